@@ -1,4 +1,4 @@
-"""Copies the data that pagedlab and its notebooks read into the wheel, as pagedlab/data/.
+"""Finds the four packages, and copies the data that they read into the wheel, as pagedlab/data/.
 
 It also adapts the README, because PyPI shows it to somebody who has the wheel and no clone, and
 derives the wheel's addresses from "Source" in pyproject.toml. Everything else is in pyproject.toml.
@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from setuptools import Distribution, setup
+from setuptools import Distribution, find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
@@ -144,4 +144,11 @@ class BuildWithData(build_py):
                     shutil.copy2(file, target)
 
 
-setup(cmdclass={"build_py": BuildWithData}, distclass=Described)
+HOUSES = ["pagedlab", "pagedlab.*", "pagedlab_fast*", "pagedlab_serve*"]
+LESSONS = find_packages("notebooks", include=["pagedlab_lessons*"])
+setup(
+    packages=[*find_packages(include=HOUSES), *LESSONS],
+    package_dir={name: f"notebooks/{name.replace('.', '/')}" for name in LESSONS},
+    cmdclass={"build_py": BuildWithData},
+    distclass=Described,
+)

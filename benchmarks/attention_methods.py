@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from pagedlab_lessons import ladder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import pad_sequence
 
 from pagedlab.kernels.attention import triton_attention
-from pagedlab.lessons import ladder
 
 Run = Callable[[], torch.Tensor]
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-7b": (28, 4, 128), "llama-3-8b": (32, 8, 128)}

@@ -5,7 +5,7 @@ python benchmarks/bursts.py [--requests 2000] [--rounds 3] [--json FILE]
 Three loads over pools that are too small for all they share, sixteen requests at once: "chat" (every second request
 is the next turn of a chat; 700 blocks of 16), "system prompt" (one of twenty, and a question; 500) and "tree" (a path
 of random length down a tree of segments; 400). Requests arrive one a step, or sixteen at once when the last sixteen
-have ended. Without `register`, blocks are found only after the step that computes them. Scheduler, pool and
+have ended. In the third row, blocks are found only after the step that computes them. Scheduler, pool and
 cache are the engine's; no model runs, the answers are given. Rates are found tokens over prompt tokens, and depend on
 no clock. Each round has another seed.
 """
@@ -15,12 +15,12 @@ from __future__ import annotations
 import random
 
 from common import Result, command_line
+from pagedlab_lessons.traces import shared_prompts
 
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.lessons.traces import shared_prompts
 from pagedlab.prefix import PrefixCache
-from pagedlab.scheduler import Scheduler
-from pagedlab.sequence import Request, Sequence
+from pagedlab.sampling_params import SamplingParams
+from pagedlab.scheduler import Scheduler, Sequence
 
 Load = list[tuple[list[int], list[int]]]  # prompt and answer
 LIVE = 16
@@ -29,14 +29,15 @@ LIVE = 16
 class FoundLater(PrefixCache):
     """Blocks are found once they are computed, not before."""
 
-    register = None  # type: ignore[assignment]
+    def register(self, *_, **__):
+        """The scheduler calls this before the step: too early."""
 
 
 def tree(num_requests: int, seed: int) -> Load:
     """Paths from the root of a tree: 4 children a node, 5 levels deep, segments of 16 to 64 tokens, then a question."""
     chance = random.Random(seed)
 
-    def some(fewest: int, most: int) -> list[int]:
+    def some(fewest, most):
         return [chance.randrange(4096) for _ in range(chance.randint(fewest, most))]
 
     segments: dict[tuple[int, ...], list[int]] = {}
@@ -50,7 +51,7 @@ def tree(num_requests: int, seed: int) -> Load:
     return requests
 
 
-def rate(load: Load, num_blocks: int, burst: int, cache_class: type[PrefixCache] = PrefixCache) -> float:
+def rate(load: Load, num_blocks: int, burst: int, cache_class: type = PrefixCache) -> float:
     """Share of the prompts' tokens that the cache finds, `burst` requests arriving at a time."""
     pool = BlockPool(num_blocks, 16)
     cache = cache_class(pool)
@@ -59,22 +60,19 @@ def rate(load: Load, num_blocks: int, burst: int, cache_class: type[PrefixCache]
     live = 0
     computed = 0
     while coming or live:
-        arriving = min(burst, len(coming)) if live <= LIVE - burst else 0
-        for _ in range(arriving):
+        for _ in range(min(burst, len(coming)) if live <= LIVE - burst else 0):
             number, (prompt, answer) = coming.pop()
-            first = Sequence(f"r{number}", BlockTable(pool), prompt[:], 0, len(prompt))
-            scheduler.add(Request(number, [first], 1, len(answer)))
+            scheduler.add(Sequence(number, BlockTable(pool), prompt[:], len(prompt), SamplingParams(), len(answer)))
             live += 1
-        plan = scheduler.schedule()
-        for request, sequence, start, stop in plan.chunks:
+        for sequence, start, stop, _ in scheduler.schedule().chunks:
             computed += max(0, min(stop, sequence.num_prompt_tokens) - start)
-            cache.insert(sequence.table, sequence.token_ids[:stop])
+            PrefixCache.register(cache, sequence.table, sequence.token_ids[:stop])
             if stop == len(sequence.token_ids):
-                answer = load[request.request_id][1]
+                answer = load[sequence.request_id][1]
                 sequence.token_ids.append(answer[sequence.num_outputs])
                 if sequence.num_outputs == len(answer):
                     sequence.finish_reason = "length"
-                    scheduler.remove(request)
+                    scheduler.remove(sequence)
                     live -= 1
     return 1 - computed / sum(len(prompt) for prompt, _ in load)
 

@@ -24,9 +24,10 @@ import torch
 import transformers
 from common import Result, command_line, give_back, requests
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.distributed.shards import all_reduce_bytes, ring_bytes
+from pagedlab import SamplingParams
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.ranks.shards import all_reduce_bytes, ring_bytes
+from pagedlab_fast import LLM
 
 
 @dataclass
@@ -95,7 +96,6 @@ def measure(llm: LLM, shape: Shape, ranks: int) -> dict[str, Any]:
     params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
     llm.warm_up()
     llm.generate([prompt[::-1] for prompt in prompts], SamplingParams(max_tokens=8, ignore_eos=True))
-    vector_bytes = all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size())
     return {
         "ranks": ranks,
         "prompt_tokens": sum(map(len, prompts)),
@@ -103,7 +103,9 @@ def measure(llm: LLM, shape: Shape, ranks: int) -> dict[str, Any]:
         **timed(llm, prompts, params),
         "with_prompts_cached": timed(llm, prompts, params),
         "one_sequence": timed(llm, [prompts[0][:128]], [SamplingParams(max_tokens=256, ignore_eos=True)]),
-        "sent_bytes_per_token_and_rank": ring_bytes(vector_bytes, ranks),
+        "sent_bytes_per_token_and_rank": ring_bytes(
+            all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size()), ranks
+        ),
     }
 
 
@@ -118,14 +120,13 @@ def main() -> None:
             write_random_weights(folder, SHAPES[name].config, args.device, args.dtype)
             for ranks in args.ranks:
                 give_back()
-                options = {"device": args.device, "dtype": args.dtype, "tensor_parallel": ranks, "verbose": False}
-                with LLM(folder, **options) as llm:
+                with LLM(folder, device=args.device, dtype=args.dtype, ranks=ranks, verbose=False) as llm:
                     row = {"shape": name, **measure(llm, SHAPES[name], ranks)}
                 del llm  # its memory is given back before the next engine starts
                 result.content["results"].append(row)  # notebook 11 reads these
                 result.add(name, f"{ranks} cards", row["output_tokens_per_s"], "output tokens/s")
-                cached = row["with_prompts_cached"]["output_tokens_per_s"]
-                result.add(f"{name}, cached", f"{ranks} cards", cached, "output tokens/s")
+                cached = row["with_prompts_cached"]
+                result.add(f"{name}, cached", f"{ranks} cards", cached["output_tokens_per_s"], "output tokens/s")
 
 
 if __name__ == "__main__":

@@ -44,30 +44,29 @@ Pieces = AsyncIterator[tuple[float, int]]  # when tokens reached the caller, and
 
 
 class PagedLab:
-    """pagedlab, through `LLM.generate`, and through the server's thread where requests arrive."""
+    """`pagedlab_fast.LLM`, through `generate`, and through the server's thread where requests arrive."""
 
     def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
         import torch
 
-        from pagedlab import LLM, SamplingParams
-        from pagedlab.serving.engine_thread import EngineThread, Ticket
-        from pagedlab.serving.prompts import Room
+        from pagedlab import SamplingParams
+        from pagedlab.engine import GPU_MEMORY
+        from pagedlab.recipes.penalties import Penalties
+        from pagedlab_fast import LLM
+        from pagedlab_serve.engine_thread import EngineThread, Ticket
+        from pagedlab_serve.prompts import Room
 
-        self.params = SamplingParams
         # Imported here: the import takes a second, which no request may wait.
+        self.sampling, self.penalties = SamplingParams, Penalties
         self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
-        self.options = {
-            "max_sequences": MAX_SEQUENCES,
-            "tensor_parallel": ranks,
-            "free_gpu_memory_fraction": 1.0,  # of the share that is left free here
-        } | further
+        self.options = {"max_sequences": MAX_SEQUENCES, "ranks": ranks} | further
         source: Any = random_model(model) if random_weights else model
         occupied = None
         if torch.cuda.is_available():
-            # The engine sizes its cache by what is free: the rest of the card is occupied meanwhile.
+            # The engine takes GPU_MEMORY of what is free: the rest of the card is occupied meanwhile.
             free, total = torch.cuda.mem_get_info()
             left = share * total - CONTEXT_BYTES - torch.cuda.memory_reserved()
-            occupied = torch.empty(int(max(0, free - left)), dtype=torch.uint8, device="cuda")
+            occupied = torch.empty(int(max(0, free - left / GPU_MEMORY)), dtype=torch.uint8, device="cuda")
         self.llm = LLM(source, **self.options)
         del occupied
         torch.cuda.empty_cache()
@@ -85,11 +84,14 @@ class PagedLab:
         profiler.stop()
         profiler.export_chrome_trace(path)
 
+    def params(self, length: int, temperature: float, ends: bool = False, n: int = 1) -> Any:
+        how = how_to_sample(temperature)
+        if "repetition_penalty" in how:
+            how["adjust"] = self.penalties(repetition=how.pop("repetition_penalty"))
+        return self.sampling(max_tokens=length, ignore_eos=not ends, n=n, **how)
+
     def generate(self, work: Work) -> Answers:
-        params = [
-            self.params(max_tokens=n, ignore_eos=not work.ends, n=work.answers, **how_to_sample(work.temperature))
-            for n in work.lengths
-        ]
+        params = [self.params(length, work.temperature, work.ends, work.answers) for length in work.lengths]
         done = self.llm.generate(work.prompts, params)
         return [[output.token_ids for output in completion.outputs] for completion in done]
 
@@ -98,7 +100,7 @@ class PagedLab:
         if self.thread is None:
             self.thread = self.new_thread(self.llm, max_waiting=100_000)
             self.thread.start()
-        params = self.params(max_tokens=request.length, ignore_eos=True, **how_to_sample(TEMPERATURE))
+        params = self.params(request.length, TEMPERATURE)
         ticket = self.new_ticket(self.thread, params, True)
         ids = await self.thread.encode([request.prompt], self.new_room(request.length))
         await self.thread.submit(ticket, ids, None)
@@ -338,7 +340,7 @@ def version_of(package: str) -> str:
         return "source"
 
 
-def how_to_sample(temperature: float) -> dict[str, float]:
+def how_to_sample(temperature: float) -> Options:
     """All engines have the same names for it."""
     return {"temperature": temperature, **peer_workloads.LIMITS}
 
@@ -373,14 +375,15 @@ def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> 
             The profiler makes the host slower, so the other seconds are not comparable then.
     """
     workload = WORKLOADS[name](seed)
-    for work in workload.rounds:
+    works = workload.rounds
+    for work in works:
         work.prompts = work.prompts or chat_prompts(work.texts, model)
     for work in workload.warm:
         timed(engine, work)
     seconds = []
     num_tokens = 0
-    before: list[list[int]] = [[] for _ in workload.rounds[0].prompts]
-    for work in workload.rounds:
+    before: list[list[int]] = [[] for _ in works[0].prompts]
+    for work in works:
         if workload.continues:
             work.prompts = [old + new for old, new in zip(before, work.prompts, strict=True)]
         if traces:
@@ -392,7 +395,6 @@ def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> 
         seconds.append(spent)
         num_tokens += sum(len(answer) for each in answers for answer in each)
         before = [old + new[0] for old, new in zip(work.prompts, answers, strict=True)]
-    works = workload.rounds
     if workload.unit.startswith("ms "):
         figure = 1000 * (seconds[1] - seconds[0]) / (works[1].lengths[0] - works[0].lengths[0])
     elif workload.unit == "prompt tokens/s":

@@ -40,7 +40,6 @@ from peer_engines import ENGINES, MAX_LENGTH, MAX_SEQUENCES
 from peer_workloads import LENGTHS, WORKLOADS
 
 HERE = Path(__file__).parent
-NEED_NO_WARM_UP = ("one",)
 # On several ranks: the ways to sum that need NVLink multicast, see `peer_engines.py`.
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -59,7 +58,7 @@ VLLM_PROFILER = {
 
 
 class Peer:
-    """An engine's process.
+    """An engine's process, stopped while it does not work.
 
     Args:
         name: of `ENGINES`.
@@ -72,25 +71,23 @@ class Peer:
         self.name = name
         read, write = os.pipe()
         places = [path, str(HERE), str(HERE.parent) if name == "pagedlab" else None]
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
         if args.ranks > 1:
             environment |= NO_MULTICAST
         self._log_path = Path(f"{args.json}.{name}.log")
         further = dict(dict(args.options).get(name, {}))
         if traced and name == "vllm":
             further["profiler_config"] = VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}
-        limits = sampling_limits(args)
         settings = {
             "model": str(args.model),
             "random_weights": args.random_weights,
             "share": args.share,
             "ranks": args.ranks,
             "further": further,
-            "limits": {limit: value for limit, value in limits.items() if value is not None},
+            "limits": {limit: value for limit, value in sampling_limits(args).items() if value is not None},
         }
-        program = [sys.executable, str(HERE / "peer_engines.py")]
-        command = [*program, name, str(write), str(args.vocabulary), json.dumps(settings)]
+        program = str(HERE / "peer_engines.py")
+        command = [sys.executable, program, name, str(write), str(args.vocabulary), json.dumps(settings)]
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
                 command,
@@ -105,6 +102,7 @@ class Peer:
         os.close(write)
         self._answers = os.fdopen(read)
         self.about = self._answer()
+        self._signal(signal.SIGSTOP)
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Run a command while all other engines are stopped."""
@@ -114,9 +112,6 @@ class Peer:
         answer = self._answer()
         self._signal(signal.SIGSTOP)
         return answer
-
-    def stop(self) -> None:
-        self._signal(signal.SIGSTOP)
 
     def end(self) -> None:
         self._signal(signal.SIGKILL)
@@ -132,26 +127,6 @@ class Peer:
             os.killpg(self._process.pid, number)
 
 
-def run(args: argparse.Namespace) -> None:
-    result = Result(
-        "Engines by turns on one machine, see benchmarks/peers.py",
-        args.json,
-        model=args.model.name,
-        weights="random" if args.random_weights else "of the folder",
-        limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
-        sampling=sampling_limits(args),
-        ranks=args.ranks,
-        alone=args.alone,
-        engines={},
-    )
-    for name in args.engines:
-        shutil.rmtree(trace_folder(args, name), ignore_errors=True)  # of a run that was stopped
-    groups = [[name] for name in args.engines] if args.alone else [args.engines]
-    for names in groups:
-        measure(names, args, result)
-    show([args.json])
-
-
 def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
     """Start these engines and run all rounds by turns."""
     paths = dict(entry.split("=", 1) for entry in args.path)
@@ -159,7 +134,6 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
     try:
         for name in names:
             peers.append(Peer(name, args, paths.get(name)))
-            peers[-1].stop()
             result.content["engines"][name] = peers[-1].about
             print(f"{name} started", peers[-1].about, flush=True)
             result.save()
@@ -167,10 +141,9 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
             first = round_number % len(peers)
             for workload in args.workloads:
                 for peer in peers[first:] + peers[:first]:
-                    if workload not in NEED_NO_WARM_UP:  # the first run after a pause is slower
+                    if workload != "one":  # the first run after a pause is slower
                         peer.ask(name=workload, seed=args.seed - 1 - round_number)
-                    answer = peer.ask(name=workload, seed=args.seed + round_number)
-                    note(result, "rounds", workload, peer, answer)
+                    note(result, "rounds", workload, peer, peer.ask(name=workload, seed=args.seed + round_number))
         for rate in args.rates:
             for peer in peers:
                 peer.ask(rate=rate, lengths=args.lengths, seed=args.seed - 1)
@@ -181,11 +154,10 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
             if args.trace and peer.name == "vllm":
                 peer.end()
                 peers[at] = Peer(peer.name, args, paths.get(peer.name), traced=True)
-                peers[at].stop()
         for workload in args.trace:
             for peer in peers:
-                folder = trace_folder(args, peer.name)
-                answer = peer.ask(name=workload, seed=args.seed + args.rounds, traces=str(folder))
+                traces = str(trace_folder(args, peer.name))
+                answer = peer.ask(name=workload, seed=args.seed + args.rounds, traces=traces)
                 note(result, "on the card", workload, peer, answer)
     finally:
         for peer in peers:
@@ -237,7 +209,22 @@ def main() -> None:
     args = parser.parse_args()
     if args.json is None:
         parser.error("name the file of the result: --json FILE")
-    run(args)
+    result = Result(
+        "Engines by turns on one machine, see benchmarks/peers.py",
+        args.json,
+        model=args.model.name,
+        weights="random" if args.random_weights else "of the folder",
+        limits={"tokens a sequence": MAX_LENGTH, "sequences": MAX_SEQUENCES, "share": args.share},
+        sampling=sampling_limits(args),
+        ranks=args.ranks,
+        alone=args.alone,
+        engines={},
+    )
+    for name in args.engines:
+        shutil.rmtree(trace_folder(args, name), ignore_errors=True)  # of a run that was stopped
+    for names in [[name] for name in args.engines] if args.alone else [args.engines]:
+        measure(names, args, result)
+    show([args.json])
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ Seconds are CPU time of this process on one thread without a GPU, and elapsed ti
 engines and a single sequence are measured by `peers.py`.
 
   generate      transformers' own, one batch padded on the left
-  sequential    pagedlab, one request at a time
-  looped        pagedlab, continuous batching; attention in a Python loop over requests
-  ragged        pagedlab, continuous batching; attention over the ragged batch in one call
-  fused         the same with fewer, larger kernels (GPU), or with transposed products of few tokens (CPU)
-  graphs alone  ragged, each step a CUDA graph; the host waits for it before it plans the next (GPU)
+  sequential    pagedlab.LLM, one request at a time
+  looped        pagedlab.LLM, continuous batching; attention in a Python loop over requests
+  ragged        pagedlab.LLM, continuous batching; attention over the ragged batch in one call
+  fused         pagedlab_fast.LLM with fewer, larger kernels (GPU), or with transposed products of few tokens (CPU)
+  graphs alone  unfused, each step a CUDA graph; the host waits for it before it plans the next (GPU)
   graphs        the same graphs, several steps in flight (GPU)
-  all           fused layers in graphs that run ahead: what `LLM()` does on a GPU
+  all           fused layers in graphs that run ahead: what `pagedlab_fast.LLM()` does on a GPU
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from typing import Any
 
 import torch
 from common import Result, command_line, give_back, requests
+from pagedlab_lessons.baseline import generate_baseline
 
+import pagedlab_fast
 from pagedlab import LLM, SamplingParams
-from pagedlab.lessons.baseline import generate_baseline
 from pagedlab.model import Model, load_model
 
 GPU = torch.cuda.is_available()
 if not GPU:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
-PLAIN: dict[str, Any] = {"cuda_graphs": False, "fused": False}
 RUNGS: dict[str, dict[str, Any]] = {
-    "sequential": {"max_sequences": 1, **PLAIN},
-    "looped": {"attention_backend": "concat", **PLAIN},
-    "ragged": PLAIN,
+    "generate": {},
+    "sequential": {"max_sequences": 1},
+    "looped": {"attention_backend": "concat"},
+    "ragged": {},
     "fused": {"cuda_graphs": False},
     "graphs alone": {"fused": False},
     "graphs": {"fused": False},
     "all": {},
 }
-ON_GPU_ONLY = ("graphs alone", "graphs", "all")
-PROFILED = ("ragged", "fused", "graphs alone", "graphs", "all")
+FAST = ("fused", "graphs alone", "graphs", "all")  # of pagedlab_fast
+ON_GPU_ONLY = FAST[1:]
+PROFILED = ("ragged", *FAST)
 FIRST_ONLY = {"sequential": 3, "looped": 8}  # requests on a GPU, where these rungs would take many minutes
 TEMPERATURE = 0.6
 # Kinds of kernels, each with parts of their names; the first kind that fits counts.
@@ -84,10 +86,13 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         generate_baseline(model, prompts, max(outputs), padded=True, ignore_eos=True)
         seconds = clock() - began
     else:
-        llm = LLM(model, verbose=False, **RUNGS[rung])
+        engine = pagedlab_fast.LLM if rung in FAST else LLM
+        llm = engine(model, verbose=False, **RUNGS[rung])
         if rung == "graphs alone":
-            one_by_one(llm)
-        llm.warm_up()
+            one_by_one(llm.run_ahead)
+        if rung in FAST:
+            llm.warm_up()
+        llm.generate([prompt[::-1] for prompt in prompts[:4]], sampled([4])[0])
         gc.collect()
         began = clock()
         completions = llm.generate(prompts, sampled(outputs))
@@ -100,10 +105,9 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}
 
 
-def one_by_one(llm: LLM) -> None:
+def one_by_one(run_ahead: Any) -> None:
     """Have the host wait for each step before it plans the next."""
-    assert llm.run_ahead is not None
-    llm.run_ahead.max_in_flight = llm.run_ahead.num_steps = llm.run_ahead.max_steps = 1
+    run_ahead.max_in_flight = run_ahead.num_steps = run_ahead.max_steps = 1
 
 
 def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str, Any]:
@@ -111,7 +115,8 @@ def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()  # a full collection could otherwise happen in the few steps that are timed
-    llm.scheduler.max_prompt_tokens = llm.scheduler.max_batch_tokens  # so that all decode at once
+    if isinstance(llm, pagedlab_fast.LLM):
+        llm.scheduler.max_prompt_tokens = llm.scheduler.max_batch_tokens  # so that all decode at once
     for i in range(sequences):
         prompt = [(7919 * i + j) % llm.model.vocab_size for j in range(context)]
         llm.add(prompt, sampled([96])[0])
@@ -160,12 +165,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--shortest", type=int, default=16)
     parser.add_argument("--longest", type=int, default=128)
-    parser.add_argument("--rungs", nargs="+", default=["generate", *RUNGS], choices=["generate", *RUNGS])
+    parser.add_argument("--rungs", nargs="+", default=RUNGS, choices=RUNGS)
     args = parser.parse_args()
     model = load_model(args.model, dtype=args.dtype)
     lengths = (args.shortest, args.longest)
     prompts, outputs = requests(args.requests, lengths, lengths, model.vocab_size, args.seed)
-    LLM(model, num_blocks=8, verbose=False).generate([[1, 2]], SamplingParams(max_tokens=2))  # the first pass is slower
+    generate_baseline(model, [[1, 2]], 2)  # the first pass is slower
     result = Result(
         "output tokens a second, rung by rung, see benchmarks/serving.py",
         args.json,
@@ -179,8 +184,8 @@ def main() -> None:
     result.content["machine"] = machine["gpu"] if GPU else machine["processor"]  # notebooks 10 and 11 print it
     result.content["prompt tokens"] = sum(map(len, prompts))
     result.content["output tokens"] = sum(outputs)
-    for rung in args.rungs:
-        if GPU or rung not in ON_GPU_ONLY:
+    for rung in RUNGS:  # in this order: the fast engine changes the model's layers on a CPU
+        if rung in args.rungs and (GPU or rung not in ON_GPU_ONLY):
             row = measure(model, rung, prompts, outputs)
             result.content["rows"].append(row)  # notebook 10 reads these
             result.add("tokens/s", rung, row["tokens/s"], "output tokens/s")

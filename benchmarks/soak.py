@@ -3,9 +3,10 @@
 python benchmarks/soak.py [--minutes 10] [--model FOLDER] [--interrupts] [--seed 0] [--json FILE]
 
 Requests arrive at random, greedy ones and samples, on a pool that is too small for them, so that some are
-preempted, by recompute and by swap in turns of one minute each; a tenth is aborted. Every answer is compared with that
-of an engine with enough blocks, in float64, where rounding is no excuse. In float32, which the Triton kernels take, one
-answer in a hundred may differ. Once a minute the engine is drained: then every block must be free or cached.
+preempted; a tenth is aborted. In turns of one minute each, `pagedlab.LLM` preempts by recompute and by swap, and
+`pagedlab_fast.LLM` by recompute. Every answer is compared with that of an engine with enough blocks, in float64, where
+rounding is no excuse. In float32, which the Triton kernels take, one answer in a hundred may differ. Once a minute the
+engine is drained: then every block must be free or cached.
 
 With --interrupts a thread sends SIGINT at random times, on average once a step, and often several within a millisecond
 or so, like a reader's Ctrl-C. The loop goes on after each interrupt.
@@ -27,8 +28,10 @@ import psutil
 import torch
 from common import Result, command_line
 
+import pagedlab_fast
 from pagedlab import LLM, Completion, SamplingParams
 from pagedlab.model import TINY_MODEL, Model, load_model
+from pagedlab.recipes.swap import SwappingScheduler
 
 BLOCK = 4
 NEW = 24
@@ -142,8 +145,7 @@ def soak_minute(load: Load, interrupts: Interrupter, seconds: float) -> None:
     until = time.monotonic() + seconds
     llm.cache.keys.fill_(torch.nan)
     llm.cache.values.fill_(torch.nan)
-    if llm.prefix_cache is not None:
-        llm.prefix_cache.clear()
+    llm.prefix_cache.clear()
     while load.expected or time.monotonic() < until:
         is_over = time.monotonic() >= until
         interrupts.armed = not is_over
@@ -170,16 +172,21 @@ def main() -> None:
     rng = random.Random(args.seed)
     model = load_model(args.model, dtype=args.dtype)
     kinds = load_kinds(model, rng, args.kinds)
-    options: dict[str, Any] = {"num_blocks": 64, "block_size": BLOCK, "max_batch_tokens": 64, "verbose": False}
-    loads = {how: Load(LLM(model, preemption=how, **options), kinds, rng) for how in ("recompute", "swap")}
+    options = {"num_blocks": 64, "block_size": BLOCK, "max_batch_tokens": 64, "verbose": False}
+    engines = {
+        "recompute": LLM(model, **options),
+        "swap": LLM(model, scheduler=SwappingScheduler, **options),
+        "fast": pagedlab_fast.LLM(model, **options),
+    }
+    loads = {how: Load(llm, kinds, rng) for how, llm in engines.items()}
     interrupts = Interrupter(rng)
     if args.interrupts:
-        llm = loads["recompute"].llm
+        llm = engines["recompute"]
         llm.generate([prompt for prompt, _, _ in kinds], [params for _, params, _ in kinds])
         interrupts.start(llm.stats.seconds / llm.stats.steps)
     result = Result("an engine under random load, see benchmarks/soak.py", args.json, model=model.name)
     for minute in range(max(1, round(args.minutes))):
-        how = ("recompute", "swap")[minute % 2]
+        how = list(loads)[minute % 3]
         load = loads[how]
         soak_minute(load, interrupts, 60 * min(1, args.minutes))
         result.add("requests", how, load.counts["requests"], "a minute", **load.counts, **memory())

@@ -21,11 +21,11 @@ import httpx
 from common import Result, command_line
 from soak import resident
 
-from pagedlab import LLM
 from pagedlab.model import TINY_MODEL
-from pagedlab.serving.app import create_app
-from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.openai_api import ChatRequest, CompletionRequest
+from pagedlab_fast import LLM
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
+from pagedlab_serve.openai_api import ChatRequest, CompletionRequest
 
 LEAVE = 0.35
 WORDS = ["Once", "upon", "a", "time", "the", "cat", "sat"]

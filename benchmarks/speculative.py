@@ -2,10 +2,11 @@
 
 python benchmarks/speculative.py [--model FOLDER] [--tokens 64] [--k 1 2 4 8] [--json FILE]
 
-Greedy, one sequence at a time, without a prefix cache. Each k has an engine as a user would make it, so on a GPU all
-of them run as CUDA graphs, also the one without drafts. Each answer is generated --repeat times, and the least of the
-seconds counts. The answers must be equal in float32; with --dtype bfloat16 they may differ where two logits tie ("same
-tokens" in the result). Steps and acceptance depend on the model and the prompt alone, seconds on the machine.
+Greedy, one sequence at a time, without a prefix cache. Each k has a `pagedlab_fast.LLM` as a user would make it, so on
+a GPU all of them run as CUDA graphs, also the one without drafts. Each answer is generated --repeat times, and the
+least of the seconds counts. The answers must be equal in float32; with --dtype bfloat16 they may differ where two
+logits tie ("same tokens" in the result). Steps and acceptance depend on the model and the prompt alone, seconds on the
+machine.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from common import Result, command_line, versions
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.outputs import Output
-from pagedlab.speculative import PromptLookup
+from pagedlab.recipes.speculative import PromptLookup
+from pagedlab_fast import LLM
 
 PASSAGE = """The library of Alderbrook was founded in 1891 by Margaret Finch, a schoolteacher who left her collection of
 2,300 books to the town. It stands at the corner of Mill Lane and the old market square. The reading room on the first
@@ -64,14 +66,18 @@ def main() -> None:
     parser.add_argument("--prompts", nargs="+", choices=list(PROMPTS), default=list(PROMPTS))
     args = parser.parse_args()
     model = load_model(args.model, args.device, args.dtype, verbose=False)
-    about = "speculative decoding by prompt lookup, see benchmarks/speculative.py"
-    name = f"{model.name}, {args.dtype} on {args.device}, greedy, block size 16"
     found: dict[str, Any] = {}
-    result = Result(about, args.json, model=name, **versions(), results=found)  # notebook 12 reads these
+    result = Result(
+        "speculative decoding by prompt lookup, see benchmarks/speculative.py",
+        args.json,
+        model=f"{model.name}, {args.dtype} on {args.device}, greedy, block size 16",
+        **versions(),
+        results=found,  # notebook 12 reads these
+    )
     plain: dict[str, Output] = {}
     for k in (0, *args.k):
         drafter = PromptLookup(k) if k else None
-        llm = LLM(model, num_blocks=128, prefix_caching=False, speculative=drafter, verbose=False)
+        llm = LLM(model, num_blocks=128, prefix_caching=False, drafter=drafter, verbose=False)
         llm.generate("Hello.", SamplingParams(max_tokens=4))  # the first forward pass of a process is slower
         for prompt in args.prompts:
             row, output = generate(llm, PROMPTS[prompt], args.tokens, args.repeat)
@@ -83,8 +89,9 @@ def main() -> None:
                 assert row["same tokens"] or args.dtype != "float32", "drafts have changed a greedy answer"
                 row["times as fast"] = round(found[prompt]["plain"]["seconds"] / row["seconds"], 2)
                 found[prompt]["lookup"][str(k)] = row
-            variant = f"k = {k}" if k else "plain"
-            result.add(prompt, variant, row["tokens"] / row["seconds"], "tokens/s", steps=row["steps"])
+            result.add(
+                prompt, f"k = {k}" if k else "plain", row["tokens"] / row["seconds"], "tokens/s", steps=row["steps"]
+            )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ The paged KV cache:
     BlockCopy: a block that must be copied before it is written.
     BlockEvent: a change of the pool, for those who watch it.
     KVCache: the keys and values of all blocks.
+    Scheduler: plans which sequences run in a step, and in which blocks.
     PrefixCache: finds the blocks of a prompt that begins like an earlier one.
     blocks_for: how many blocks a number of tokens needs.
     OutOfBlocks: raised when the pool has no free block.
@@ -43,11 +44,12 @@ from pagedlab.threads import spin_little
 
 if TYPE_CHECKING:
     from pagedlab.attention import paged_attention, paged_decode
+    from pagedlab.engine import LLM
     from pagedlab.kv_cache import KVCache
-    from pagedlab.llm import LLM
     from pagedlab.outputs import Completion
     from pagedlab.prefix import PrefixCache
     from pagedlab.sampling_params import SamplingParams
+    from pagedlab.scheduler import Scheduler
 
 __version__ = "0.1.0"
 __all__ = [
@@ -62,17 +64,19 @@ __all__ = [
     "OutOfBlocks",
     "PrefixCache",
     "SamplingParams",
+    "Scheduler",
     "blocks_for",
     "paged_attention",
     "paged_decode",
 ]
 
 _LAZY = {  # the module of each name that is imported on first use
-    "LLM": "llm",
+    "LLM": "engine",
     "Completion": "outputs",
     "KVCache": "kv_cache",
     "PrefixCache": "prefix",
     "SamplingParams": "sampling_params",
+    "Scheduler": "scheduler",
     "paged_attention": "attention",
     "paged_decode": "attention",
 }

@@ -60,16 +60,18 @@ def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
         ValueError: If a chunk has no token.
     """
     flat = FlatChunks([], [], [], [0])
-    for _, sequence, start, stop in chunks:
+    for chunk in chunks:
+        start, stop = chunk.start, chunk.stop
         if start >= stop:
             raise ValueError(
-                f"{sequence.name} has no token in this step: its row of logits would be another's"
+                f"{chunk.sequence.name} has no token in this step: its row of logits would be "
+                "another's"
             )
-        known = sequence.token_ids[start:stop]
+        known = chunk.token_ids
         unknown = [0] * (stop - start - len(known))
         flat.token_ids.extend(known + unknown)
         flat.positions.extend(range(start, stop))
-        flat.slots.extend(sequence.table.slots(start, stop))
+        flat.slots.extend(chunk.sequence.table.slots(start, stop))
         flat.starts.append(len(flat.token_ids))
     return flat
 

@@ -19,12 +19,13 @@ kv_cache.py.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
-from pagedlab.validation import a_function, integer, made, shown, with_methods
+from pagedlab.validation import a_function, integer, shown
 
 
 class OutOfBlocks(RuntimeError):
@@ -61,68 +62,42 @@ class BlockEvent(NamedTuple):
     source: int | None = None
 
 
-class Pool(Protocol):
-    """The methods that a `BlockTable` needs from a pool.
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """How many blocks hold this many tokens: the quotient, rounded up."""
+    return -(-num_tokens // block_size)
 
-    The engine and the widgets accept any class with these methods. Two more are optional: `emit`,
-    which reports a copy to subscribers, and `invalidate`, if the pool caches blocks.
+
+class Pool(ABC):
+    """What every pool inherits: it reports no events, and caches no blocks.
+
+    A pool of your own writes the other five methods. `BlockPool` has everything.
     """
 
+    can_cache = False  # whether it works with a prefix cache
+    callbacks: Any = ()  # nobody hears of its blocks
     num_blocks: int
     block_size: int
 
     @property
+    @abstractmethod
     def num_free(self) -> int: ...
+    @abstractmethod
     def allocate(self) -> int: ...
+    @abstractmethod
     def share(self, block_id: int) -> int: ...
+    @abstractmethod
     def release(self, block_id: int) -> None: ...
+    @abstractmethod
     def refcount(self, block_id: int) -> int: ...
 
+    def forget(self, block_id: int) -> None:  # noqa: B027 - not every pool caches
+        """Note that the contents of a block are about to change."""
 
-def blocks_for(num_tokens: int, block_size: int) -> int:
-    """How many blocks hold this many tokens: the quotient, rounded up."""
-    are_ints = type(num_tokens) is int and type(block_size) is int
-    if not are_ints or num_tokens < 0 or block_size < 1:
-        # Each step asks for each sequence, so only an unusual call comes here.
-        num_tokens = integer("num_tokens", num_tokens)
-        block_size = integer("block_size", block_size, 1)
-    return -(-num_tokens // block_size)
+    def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:  # noqa: B027
+        """Report a change to subscribers."""
 
 
-POLICY = ("add", "remove", "victim")
-POOL = ("num_blocks", "block_size", "num_free", "allocate", "share", "release", "refcount")
-
-
-class EvictionPolicy(Protocol):
-    """Chooses the cached block that a pool evicts. eviction/ has further policies."""
-
-    def add(self, block_id: int) -> None:
-        """Note that a block is cached from now on, because its last reference was released."""
-
-    def remove(self, block_id: int) -> None:
-        """Note that a block is no longer cached: it is used again, evicted or forgotten."""
-
-    def victim(self) -> int:
-        """Return the block to evict. It is called only while a block is cached."""
-
-
-class LRU:
-    """Evicts the block that has had no reference for the longest time. Every method is O(1)."""
-
-    def __init__(self) -> None:
-        self._oldest_first = OrderedDict[int, None]()
-
-    def add(self, block_id: int) -> None:
-        self._oldest_first[block_id] = None
-
-    def remove(self, block_id: int) -> None:
-        del self._oldest_first[block_id]
-
-    def victim(self) -> int:
-        return next(iter(self._oldest_first))
-
-
-class BlockPool:
+class BlockPool(Pool):
     """Fixed-size blocks, each with a reference count. Every method is O(1).
 
     A block is used (count above 0) or free (count 0). A free block may be cached: its contents are
@@ -133,26 +108,27 @@ class BlockPool:
         block_size: tokens a block.
     """
 
+    can_cache = True
+
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         self.num_blocks = integer("num_blocks", num_blocks, 1)
         self.block_size = integer("block_size", block_size, 1)
+        self.cached = OrderedDict[int, None]()  # kept and free, the least recently used first
+        self.callbacks: list[Callable[[BlockEvent], None]] = []  # a reset hands them on
         self._refcounts = [0] * self.num_blocks
         # A stack: the block that was released last is still warm, and is allocated next.
         self._free = list(reversed(range(self.num_blocks)))
-        self._kept = set[int]()  # blocks that a prefix cache wants to keep
-        self._cached = set[int]()  # kept blocks without a reference
-        self._policy: EvictionPolicy = LRU()
-        self._on_forgotten: Callable[[int, bool], None] | None = None
-        self.callbacks: list[Callable[[BlockEvent], None]] = []  # a reset hands them on
+        self._kept = set[int]()  # blocks that the prefix cache can find
+        self._on_forgotten: Callable[[int], None] | None = None
 
     def __repr__(self) -> str:
         counts = f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached"
-        return f"BlockPool({self.num_blocks} blocks of {self.block_size}: {counts})"
+        return f"{type(self).__name__}({self.num_blocks} blocks of {self.block_size}: {counts})"
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can return, with the cached ones."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + len(self.cached)
 
     @property
     def num_used(self) -> int:
@@ -162,7 +138,7 @@ class BlockPool:
     @property
     def num_cached(self) -> int:
         """Free blocks whose contents are kept."""
-        return len(self._cached)
+        return len(self.cached)
 
     def allocate(self) -> int:
         """Return the id of a free block. Its reference count is then 1.
@@ -170,19 +146,24 @@ class BlockPool:
         Raises:
             OutOfBlocks: If no block is free.
         """
-        if self._free:
-            block_id = self._free.pop()
-        elif self._cached:
-            block_id = self._policy.victim()
-            self._uncache(block_id)
-            self._forget(block_id, "evict")
-        else:
+        if not self.num_free:
             raise OutOfBlocks(
                 f"no block is free: all {self.num_blocks} are in use; free a sequence, or make the "
                 "pool larger"
             )
+        block_id = self._free.pop() if self._free else self._evict()
         self._refcounts[block_id] = 1
         self.emit("allocate", block_id)
+        return block_id
+
+    def victim(self) -> int:
+        """The block of `cached` to evict: the least recently used. A subclass may differ."""
+        return next(iter(self.cached))
+
+    def _evict(self) -> int:
+        block_id = self.victim()
+        del self.cached[block_id]
+        self._lose(block_id, "evict")
         return block_id
 
     def share(self, block_id: int) -> int:
@@ -191,15 +172,14 @@ class BlockPool:
         Raises:
             ValueError: If the block is neither used nor cached.
         """
-        block_id = self._known(block_id)
-        revived = self._refcounts[block_id] == 0
+        revived = self.refcount(block_id) == 0
         if revived:
-            if block_id not in self._cached:
+            if block_id not in self.cached:
                 raise ValueError(
                     f"block {block_id} is free, so there is nothing to share; allocate() "
                     "returns free blocks"
                 )
-            self._uncache(block_id)
+            del self.cached[block_id]
         self._refcounts[block_id] += 1
         self.emit("revive" if revived else "share", block_id)
         return block_id
@@ -210,73 +190,67 @@ class BlockPool:
         Raises:
             ValueError: If the block is free already.
         """
-        block_id = self._known(block_id)
-        if self._refcounts[block_id] == 0:
+        if self.refcount(block_id) == 0:
             raise ValueError(
                 f"block {block_id} is free already: it was released more often than it was shared"
             )
-        is_last = self._refcounts[block_id] == 1
-        if is_last and block_id in self._kept:
-            self._policy.add(block_id)
-            self._cached.add(block_id)
-        elif is_last:
-            self._free.append(block_id)
         self._refcounts[block_id] -= 1
+        if self._refcounts[block_id] == 0:
+            if block_id in self._kept:
+                self.cached[block_id] = None
+            else:
+                self._free.append(block_id)
         self.emit("release", block_id)
+
+    def refcount(self, block_id: int) -> int:
+        """The number of references to the block; 0 if it is free."""
+        # Without the check, -1 would mean the last block.
+        return self._refcounts[integer("block_id", block_id, 0, self.num_blocks - 1)]
+
+    # ------------------------------------------------------------------ for a prefix cache
+
+    def attach(self, on_forgotten: Callable[[int], None]) -> None:
+        """Register the prefix cache that keeps blocks.
+
+        Args:
+            on_forgotten: called with the id of a block that is no longer kept.
+
+        Raises:
+            ValueError: If the pool has a prefix cache already.
+        """
+        if self._on_forgotten is not None:
+            raise ValueError(
+                "the pool has a prefix cache already: make a separate pool for each prefix cache"
+            )
+        self._on_forgotten = on_forgotten
 
     def keep(self, block_id: int) -> None:
         """Keep a used block: without references it is then cached, not just free."""
-        block_id = self._known(block_id)
-        if self._refcounts[block_id] == 0:
+        if self.refcount(block_id) == 0:
             raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
         self._kept.add(block_id)
         self.emit("keep", block_id)
 
-    def attach(
-        self, on_forgotten: Callable[[int, bool], None], policy: EvictionPolicy | None = None
-    ) -> None:
-        """Register the prefix cache that owns the kept blocks.
-
-        Args:
-            on_forgotten: called when a block is no longer kept, before it can be overwritten. Its
-                arguments are the block id and whether the block was evicted.
-            policy: chooses the cached block that is evicted; None for the least recently used one.
-
-        Raises:
-            ValueError: If the pool has a prefix cache already, if `on_forgotten` is no function, or
-                if `policy` lacks a method.
-        """
-        if self._on_forgotten is not None or self._kept:
-            raise ValueError(
-                "the pool has a prefix cache already: make a separate pool for each prefix cache"
-            )
-        takes = "that takes a block id and whether it was evicted"
-        a_function("on_forgotten", on_forgotten, takes)
-        if policy is not None:
-            self._policy = with_methods("policy", policy, POLICY)
-        self._on_forgotten = on_forgotten
+    def keeps(self, block_id: int) -> bool:
+        """Whether the block's contents are kept when it has no references."""
+        return block_id in self._kept
 
     def forget(self, block_id: int) -> None:
         """Stop keeping a block. Nothing happens to a block that is not kept."""
-        block_id = self._known(block_id)
-        if block_id in self._kept:
-            if self._refcounts[block_id] == 0:
-                self._uncache(block_id)
-                self._free.append(block_id)
-            self._forget(block_id, "forget")
+        if block_id not in self._kept:
+            return
+        if block_id in self.cached:
+            del self.cached[block_id]
+            self._free.append(block_id)
+        self._lose(block_id, "forget")
 
-    def invalidate(self, block_id: int) -> None:
-        """Drop the block's cache entry, because its only owner is about to overwrite it."""
-        if self._on_forgotten is not None and block_id in self._kept:
-            self.forget(block_id)
+    def _lose(self, block_id: int, kind: Kind) -> None:
+        self._kept.remove(block_id)
+        self.emit(kind, block_id)
+        if self._on_forgotten is not None:
+            self._on_forgotten(block_id)
 
-    def keeps(self, block_id: int) -> bool:
-        """Whether the block's contents are kept when it has no references."""
-        return self._known(block_id) in self._kept
-
-    def refcount(self, block_id: int) -> int:
-        """The number of references to the block; 0 if it is free."""
-        return self._refcounts[self._known(block_id)]
+    # ------------------------------------------------------------------ for people who watch it
 
     def check(self, tables: Iterable[BlockTable] | None = None) -> None:
         """Check that every block is exactly one of used, cached and free.
@@ -287,25 +261,24 @@ class BlockPool:
 
         Raises:
             InvariantError: If a check fails. The message names the blocks.
-            ValueError: If `tables` is no list of tables.
         """
         counts = self._refcounts
         used = {block_id for block_id, count in enumerate(counts) if count > 0}
         negative = {block_id for block_id, count in enumerate(counts) if count < 0}
         free = set(self._free)
+        cached = set(self.cached)
         twice = {block_id for block_id, times in Counter(self._free).items() if times > 1}
-        lost = set(range(self.num_blocks)) - used - free - self._cached
+        lost = set(range(self.num_blocks)) - used - free - cached
         _refuse("have a negative count", negative)
         _refuse("are on the free list twice", twice)
-        _refuse("are both free and in use", used & (free | self._cached))
-        _refuse("are both free and cached", free & self._cached)
-        _refuse("are cached but not marked to be kept", self._cached - self._kept)
+        _refuse("are both free and in use", used & (free | cached))
+        _refuse("are both free and cached", free & cached)
+        _refuse("are cached but not marked to be kept", cached - self._kept)
         _refuse("are lost: neither in use nor free", lost)
         if tables is not None:
             self._check_tables(tables)
 
     def _check_tables(self, tables: Iterable[BlockTable]) -> None:
-        tables = _list_of_tables(tables)
         listed = Counter(block_id for table in tables for block_id in table.block_ids)
         problems = []
         for block_id, count in enumerate(self._refcounts):
@@ -343,48 +316,10 @@ class BlockPool:
                 message = f"a subscriber of the pool raised {error!r} at {event}"
                 warnings.warn(message, stacklevel=2)
 
-    def _uncache(self, block_id: int) -> None:
-        if block_id not in self._cached:
-            raise ValueError(f"the eviction policy named block {block_id}, which is not cached")
-        self._policy.remove(block_id)
-        self._cached.remove(block_id)
-
-    def _forget(self, block_id: int, kind: Kind) -> None:
-        self._kept.discard(block_id)
-        self.emit(kind, block_id)
-        if self._on_forgotten is not None:
-            self._on_forgotten(block_id, kind == "evict")
-
-    def _known(self, block_id: int) -> int:
-        """Check a block id. Without this, -1 would mean the last block."""
-        return integer("block_id", block_id, 0, self.num_blocks - 1)
-
 
 def _refuse(problem: str, block_ids: set[int]) -> None:
     if block_ids:
         raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
-
-
-def _list_of_tables(tables: Any) -> list[Any]:
-    """Return the tables as a list. Raise `ValueError` if something has no blocks."""
-    if isinstance(tables, Iterable):
-        found = list(tables)
-        if all(hasattr(table, "block_ids") for table in found):
-            return found
-    raise ValueError(f"tables must be a list of block tables, got {shown(tables)}")
-
-
-def _check_readers_pool(pool: Any) -> None:
-    """Raise `ValueError` unless it is an object with everything that `Pool` lists."""
-    lacking = [name for name in POOL if not hasattr(made("pool", pool), name)]
-    if lacking:
-        raise ValueError(
-            f"pool must be a block pool, and {type(pool).__name__} lacks {', '.join(lacking)}"
-        )
-
-
-def _ignore(*_: Any) -> None:
-    """Stands for a method that a reader's pool does not have."""
 
 
 class BlockTable:
@@ -396,17 +331,18 @@ class BlockTable:
 
     Args:
         pool: the block pool.
+
+    Attributes:
+        entries: what the prefix cache knows of the first blocks; see prefix.py.
     """
 
     def __init__(self, pool: Pool) -> None:
-        if not isinstance(pool, BlockPool):
-            _check_readers_pool(pool)
+        if not isinstance(pool, Pool):
+            raise ValueError(f"pool must be an object of a subclass of Pool, got {shown(pool)}")
         self.pool = pool
         self.block_ids: list[int] = []
         self.num_tokens = 0
-        # A reader's pool may lack these two methods.
-        self._emit: Callable[[Kind, int, int], None] = getattr(pool, "emit", _ignore)
-        self._invalidate: Callable[[int], None] = getattr(pool, "invalidate", _ignore)
+        self.entries: list[Any] = []
 
     def __repr__(self) -> str:
         return f"BlockTable({self.num_tokens} tokens in blocks {self.block_ids})"
@@ -425,60 +361,34 @@ class BlockTable:
             OutOfBlocks: If too few blocks are free. Table and pool are then as before.
         """
         n = integer("n", n)
-        if n == 0:
-            return []
         size = self.pool.block_size
-        # Tokens are only added after the last one, so a full block is never written again.
-        last_is_partial = self.num_tokens % size != 0
-        must_copy = last_is_partial and self.pool.refcount(self.block_ids[-1]) > 1
-        needed = blocks_for(self.num_tokens + n, size) - len(self.block_ids) + must_copy
-        if needed and needed > self.pool.num_free:
+        writes_into_last = n > 0 and self.num_tokens % size != 0
+        must_copy = writes_into_last and self.pool.refcount(self.block_ids[-1]) > 1
+        fresh = blocks_for(self.num_tokens + n, size) - len(self.block_ids)
+        needed = fresh + must_copy
+        if needed > self.pool.num_free:
             raise OutOfBlocks(
                 f"append({n}) takes {needed} blocks, and {self.pool.num_free} of "
                 f"{self.pool.num_blocks} are free: free a sequence, or make the pool larger"
             )
-        fresh = [self.pool.allocate() for _ in range(needed)]
         copies = []
         if must_copy:
-            copies.append(self.copy_last(fresh.pop(0)))
-        elif last_is_partial:
+            copies.append(self.copy_last())
+        elif writes_into_last:
             # Before a truncation it may have been full, and registered in the prefix cache.
-            self._invalidate(self.block_ids[-1])
-        self.block_ids += fresh
+            self.pool.forget(self.block_ids[-1])
+        self.block_ids += [self.pool.allocate() for _ in range(fresh)]
         self.num_tokens += n
         return copies
 
-    def copy_last(self, destination: int) -> BlockCopy:
-        """Replace the last block by `destination`, a new block, and release the old one.
-
-        Raises:
-            ValueError: If the table is empty, or if `destination` is not a new block.
-        """
-        destination = self._new_block(destination)
+    def copy_last(self) -> BlockCopy:
+        """Replace the last block by a new one, and release the old one."""
         source = self.block_ids[-1]
+        destination = self.pool.allocate()
         self.block_ids[-1] = destination
-        self._emit("copy", destination, source)
+        self.pool.emit("copy", destination, source)
         self.pool.release(source)
         return BlockCopy(source, destination)
-
-    def _new_block(self, destination: int) -> int:
-        """Check a block that is to replace the last one: nothing else may refer to it."""
-        if not self.block_ids:
-            raise ValueError("the table is empty: there is no last block to copy")
-        block_id = integer("destination", destination, 0, self.pool.num_blocks - 1)
-        references = self.pool.refcount(block_id)
-        if references == 0:
-            fault = "is free"
-        elif references > 1:
-            fault = f"has {references} references"
-        elif block_id in self.block_ids:
-            fault = "is in the table already"
-        else:
-            return block_id
-        raise ValueError(
-            "destination must be a block that allocate() has just returned, and block "
-            f"{block_id} {fault}"
-        )
 
     def fork(self) -> BlockTable:
         """Return a second table over the same blocks. Each block gets one more reference.
@@ -488,6 +398,7 @@ class BlockTable:
         child = type(self)(self.pool)
         child.block_ids = [self.pool.share(block_id) for block_id in self.block_ids]
         child.num_tokens = self.num_tokens
+        child.entries = self.entries[:]
         return child
 
     def truncate(self, num_tokens: int) -> None:
@@ -497,9 +408,11 @@ class BlockTable:
             raise ValueError(
                 f"cannot truncate to {num_tokens} tokens: the table holds {self.num_tokens}"
             )
-        keep = blocks_for(num_tokens, self.pool.block_size)
+        size = self.pool.block_size
         self.num_tokens = num_tokens
-        while len(self.block_ids) > keep:  # last block first, so that a parent is cached longer
+        del self.entries[num_tokens // size :]
+        # The last block goes first, so that a block stays cached longer than those after it.
+        while len(self.block_ids) > blocks_for(num_tokens, size):
             self.pool.release(self.block_ids.pop())
 
     def free(self) -> None:
@@ -508,8 +421,6 @@ class BlockTable:
 
     def slot(self, position: int) -> int:
         """Return the slot of a token: block_ids[position // B] * B + position % B."""
-        if type(position) is not int:
-            position = integer("position", position)
         if not 0 <= position < self.num_tokens:
             raise IndexError(f"there is no token {position}: the table holds {self.num_tokens}")
         size = self.pool.block_size
@@ -517,9 +428,6 @@ class BlockTable:
 
     def slots(self, start: int, stop: int) -> list[int]:
         """Return the slots of the tokens at positions start, ..., stop - 1."""
-        if not type(start) is type(stop) is int:
-            start = integer("start", start)
-            stop = integer("stop", stop)
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(
                 f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens"

@@ -1,6 +1,6 @@
-"""The engine: in each step it schedules, runs the model, samples tokens and updates the requests.
+"""The engine: in each step it schedules, runs the model, samples, and updates the sequences.
 
-    request -> scheduler (blocks, copies) -> runner (batch, forward pass, sampler) -> request
+    sequences -> scheduler (blocks, copies) -> runner (batch, forward pass, sampling) -> sequences
 
 A step runs one forward pass over a ragged batch. Whole prompts, parts of prompts and single new
 tokens follow each other in one row, without padding. No loop over requests surrounds the model.
@@ -14,65 +14,281 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from pagedlab.adapters import Parts
-from pagedlab.blocks import BlockPool, BlockTable
+import torch
+from torch import Tensor
+
+from pagedlab.attention import PagedAttention, check_arguments, fastest_backend, get_backend
+from pagedlab.batch import build_batch
+from pagedlab.blocks import BlockPool, BlockTable, blocks_for
+from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.kv_cache import KVCache
-from pagedlab.model import Model
-from pagedlab.outputs import Completion
-from pagedlab.request_state import RequestState
-from pagedlab.runner import Runner, StepResult, call_back
-from pagedlab.sampling_params import SamplingParams, request_seed
-from pagedlab.scheduler import Schedule
-from pagedlab.sequence import Request, Sequence
+from pagedlab.loading import where_to_run
+from pagedlab.model import Model, is_one_prompt, load_model
+from pagedlab.outputs import NOT_FINITE, WAS_RESET, Completion, Output
+from pagedlab.prefix import PrefixCache
+from pagedlab.sampling import NO_TOKEN, Sample, Sampled, sample_chunks, sample_rows
+from pagedlab.sampling_params import SamplingParams, one_each, request_seed
+from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
-from pagedlab.validation import a_function, integer, token_id_list
+from pagedlab.validation import (
+    a_class,
+    a_function,
+    integer,
+    one_of,
+    optional_integer,
+    token_id_list,
+    valid_text,
+    with_methods,
+)
+
+BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
+GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step
+POOL = ("allocate", "share", "release", "refcount", "forget", "emit")
+TABLE = ("append", "fork", "truncate", "free", "slots")
+PREFIX_CACHE = ("match", "register", "num_shared")
+SCHEDULER = ("check", "add", "schedule", "fork", "remove", "queues")
+
+Prompt = str | list[int] | list[dict[str, str]]
+Forward = Callable[..., Tensor]
+# Called after a forward pass, with the step's plan and its logits [R, V].
+OnForward = Callable[[Plan, Tensor], None]
 
 
-class Engine:
-    """Takes requests and returns tokens, one step at a time.
+class Runner(Protocol):
+    """Runs the plans of an engine, in order. A fast one takes several before one is collected."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another step may be planned and submitted now."""
+
+    def submit(self, plan: Plan) -> None:
+        """Accept a step. Its block copies have been made."""
+
+    def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+        """Wait for the oldest step, and return its plan and its tokens; None if there is none."""
+
+    def reset(self) -> None:
+        """Forget all steps that were submitted."""
+
+
+class EagerRunner:
+    """Runs each step when it is collected.
 
     Args:
-        model: the model; it also encodes prompts and decodes tokens.
-        cache: the KV cache.
-        new_parts: makes a pool, whose block ids index the KV cache, a prefix cache and a scheduler.
-        new_table: the class of the block tables.
-        seed: the engine's seed. A request without a seed gets one that is derived from it.
+        llm: the engine, with its model, KV cache and attention function.
     """
 
-    runner: Runner
+    def __init__(self, llm: LLM) -> None:
+        # The engine owns its runner. In a circle of both, its memory would stay after its last use.
+        self.llm: LLM = weakref.proxy(llm)
+        self.plan: Plan | None = None
 
-    def __init__(
+    @property
+    def has_room(self) -> bool:
+        return self.plan is None
+
+    def submit(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+        plan = self.plan
+        if plan is None:
+            return None
+        logits = self.compute(plan)
+        self.plan = None
+        return plan, self.llm.sample(plan, logits)
+
+    def compute(self, plan: Plan) -> Tensor:
+        """Run the forward pass and return the rows of logits [R, V] that the chunks need."""
+        llm = self.llm
+        batch = build_batch(plan.chunks, llm.model.device)
+        return llm.forward(batch, llm.cache, llm.attend)
+
+    def reset(self) -> None:
+        self.plan = None
+
+
+def call_back(when: str, callback: Callable[..., None], *arguments: Any) -> None:
+    """Call a callback; its error becomes a warning, so that it cannot break what it watches."""
+    try:
+        callback(*arguments)
+    except Exception as error:
+        warnings.warn(f"a callback after {when} raised {error!r}", stacklevel=3)
+
+
+class LLM:
+    """A language model with a paged KV cache.
+
+    Args:
+        model: a hub id, a folder, a .gguf file, or a `Model`. None for the model in
+            PAGEDLAB_MODEL, else the real Qwen if it was downloaded, else the tiny model.
+        device: "auto", "cpu", "cuda" or for instance "cuda:1". "auto" is the GPU if there is one.
+        dtype: "auto", "float32", "float16", "bfloat16" or "float64". "auto" is bfloat16 on a GPU
+            and float32 on a CPU.
+        block_size: tokens per block.
+        num_blocks: blocks of the pool; None for as many as the memory holds.
+        max_batch_tokens: tokens per step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
+        max_sequences: running sequences, at most.
+        prefix_caching: keep the blocks of finished requests as long as they are not needed. A new
+            prompt that begins alike shares them. Or a class with the methods of `PrefixCache`.
+        attention_backend: the name of a backend, or a function like `paged_attention`.
+        block_pool: a subclass of `Pool` or `BlockPool`.
+        block_table: a subclass of `BlockTable`, or a class with its methods.
+        scheduler: a class with the methods of `Scheduler`.
+        runner: a class with the methods of `Runner`, or a function that makes one for an engine.
+        seed: the engine's seed. A request without a seed gets one that is derived from it.
+        verbose: print which model runs on which device, and why.
+
+    Attributes:
+        model: the `Model`; `model.tokenizer` is its tokenizer.
+        block_size, num_blocks, max_batch_tokens, max_sequences, seed: as above, with values for
+            what was None.
+        cache: the `KVCache`.
+        pool: the block pool.
+        new_table: the class of the block tables.
+        prefix_cache: the `PrefixCache`; None if prefix caching is off.
+        scheduler: the scheduler, with its queues `waiting` and `running`.
+        runner: runs the steps that the scheduler has planned.
+        forward: the forward pass; set another to replace it.
+        attend: the attention function; set another to replace it.
+        sample_rows: samples a token from each row of logits; set another to replace it.
+        stats: the `Stats` since the engine was idle: blocks, tokens and seconds.
+        plan: what the latest step computed.
+        num_unfinished: requests that were added and are not finished.
+
+    Raises:
+        ValueError: If an argument is out of range, or names something that does not exist.
+
+    Examples:
+        >>> from pagedlab import LLM, SamplingParams
+        >>> llm = LLM(verbose=False)
+        >>> [completion] = llm.generate("The old mill", SamplingParams(max_tokens=4))
+        >>> len(completion.outputs[0].token_ids)
+        4
+        >>> pieces = llm.stream("The old mill", SamplingParams(max_tokens=4))
+        >>> "".join(pieces) == completion.outputs[0].text
+        True
+    """
+
+    new_stats: Callable[[int, int], Any] = Stats
+
+    def __init__(  # noqa: PLR0913 - the options of the one class that users make
         self,
-        model: Model,
-        cache: KVCache,
-        new_parts: Callable[[], Parts],
-        new_table: type[BlockTable],
-        seed: int,
+        model: Any = None,
+        *,
+        device: str = "auto",
+        dtype: str | torch.dtype = "auto",
+        block_size: int = 16,
+        num_blocks: int | None = None,
+        max_batch_tokens: int | None = None,
+        max_sequences: int = 256,
+        prefix_caching: bool | type[Any] = True,
+        attention_backend: str | PagedAttention = "auto",
+        block_pool: type[Any] = BlockPool,
+        block_table: type[Any] = BlockTable,
+        scheduler: type[Any] = Scheduler,
+        runner: Callable[[LLM], Runner] = EagerRunner,
+        seed: int = 0,
+        verbose: bool = True,
     ) -> None:
-        self.model = model
-        self.cache = cache
-        self.new_table = new_table
-        self.seed = seed
-        self.pool, self.prefix_cache, self.scheduler = new_parts()
-        self.stats = Stats(self.pool.num_blocks, cache.bytes_per_block)
-        self.plan = Schedule()  # the plan of the latest step
-        self.drafts: list[Any] = []  # the drafts that the latest step checked
-        self.params: dict[int, SamplingParams] = {}  # of each unfinished request, by request id
-        self._new_parts = new_parts
+        self.attend = get_backend(attention_backend)
+        check_arguments(attention_backend)
+        self.block_size = integer("block_size", block_size, 1)
+        num_blocks = optional_integer("num_blocks", num_blocks, 1)
+        max_batch_tokens = optional_integer("max_batch_tokens", max_batch_tokens, 1)
+        self.max_sequences = integer("max_sequences", max_sequences, 1)
+        self.seed = integer("seed", seed)
+        one_of("verbose", verbose, (True, False))
+        self._new_pool = _class_of("block_pool", block_pool, BlockPool, POOL)
+        self.new_table = _class_of("block_table", block_table, BlockTable, TABLE)
+        self._new_scheduler = _class_of("scheduler", scheduler, Scheduler, SCHEDULER)
+        if isinstance(prefix_caching, bool):
+            self._new_prefix_cache = PrefixCache if prefix_caching else None
+        else:
+            self._new_prefix_cache = _class_of(
+                "prefix_caching", prefix_caching, PrefixCache, PREFIX_CACHE
+            )
+        a_function("runner", runner, "that makes a runner for an engine")
+
+        self.model = self.open_model(model, device, dtype, verbose)
+        if attention_backend == "auto":
+            is_double = self.model.module.dtype == torch.float64
+            self.attend = fastest_backend(self.model.device, verbose, is_double)
+        self.forward: Forward = self.model.forward
+        self.sample_rows: Sample = sample_rows
+        self.max_batch_tokens = max_batch_tokens or BATCH_TOKENS[self.model.device.type]
+        self.num_blocks = num_blocks or self.blocks_that_fit()
+        self.cache: KVCache = self.model.kv_cache(self.num_blocks, self.block_size)
+        self.stats: Any = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
+        self.plan = Plan()
+        self._end_tokens = self.model.eos_token_ids
         self._ids = itertools.count()
         self._inbox = deque[Callable[[], None]]()  # what is called when no step runs
-        self._states: dict[int, RequestState] = {}  # of each request that was started, by its id
-        self._callbacks: list[Callable[[], None]] = []
+        self._completions: dict[int, Completion] = {}  # of unfinished requests, by request id
+        self._outputs: dict[Sequence, Output] = {}  # of unfinished sequences
+        self._step_callbacks: list[Callable[[], None]] = []
+        self._forward_callbacks: list[OnForward] = []
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
         self._is_torn = False  # whether a `whole` block began and did not end, or runs now
         self._is_inside = False  # whether one runs now
         self._block = object()  # the one that began last
+        self._make_parts()
+        self.runner: Runner = runner(self)
+
+    # ------------------------------------------------------------------ parts
+
+    def open_model(self, model: Any, device: str, dtype: str | torch.dtype, verbose: bool) -> Model:
+        """Load the model, unless it is loaded already."""
+        if isinstance(model, Model):
+            _check_as_loaded(model, device, dtype)
+            return model
+        return load_model(model, device, dtype, verbose)
+
+    def blocks_that_fit(self) -> int:
+        """How many blocks the memory holds, but no more than the sequences can fill.
+
+        Raises:
+            ValueError: If the work of a step leaves no room for a block.
+        """
+        smallest = self.model.kv_cache(1, self.block_size)
+        memory = free = smallest.free_bytes()
+        if self.model.device.type == "cuda":
+            work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
+            memory = int(GPU_MEMORY * free) - work
+            if memory < smallest.bytes_per_block:
+                raise ValueError(
+                    f"{GPU_MEMORY:g} of the {free / 2**30:.1f} GiB that are free on the GPU leave "
+                    f"no room for a block: a step of {self.max_batch_tokens:,} tokens takes about "
+                    f"{work / 2**30:.1f} GiB. Lower max_batch_tokens or give num_blocks"
+                )
+        fit = max(1, memory // (smallest.bytes_per_block + self.further_bytes_per_block()))
+        return min(fit, self.max_sequences * blocks_for(self.model.max_length, self.block_size))
+
+    def further_bytes_per_block(self) -> int:
+        """Bytes that a subclass needs for each block, beside the KV cache."""
+        return 0
+
+    def _make_parts(self) -> None:
+        """Make what the engine plans with: a pool, a prefix cache and a scheduler."""
+        self.pool = self._new_pool(self.num_blocks, self.block_size)
+        self.prefix_cache = None
+        if self._new_prefix_cache is not None and self.pool.can_cache:
+            own = {} if self.new_table is BlockTable else {"block_table": self.new_table}
+            self.prefix_cache = self._new_prefix_cache(self.pool, **own)
+        self.scheduler = self.make_scheduler()
+
+    def make_scheduler(self) -> Any:
+        """Make a scheduler over the pool."""
+        limits = self.max_batch_tokens, self.max_sequences
+        return self._new_scheduler(self.pool, *limits, self.prefix_cache)
 
     # ------------------------------------------------------------------ a step
 
@@ -84,15 +300,169 @@ class Engine:
         next step returns them, too.
         """
         began = time.perf_counter()
+        completions: list[Completion] = []
         with self.whole():
             result = self._compute()
-            completions = self._update(result, began) if result else []
+            if result is None:
+                self._check_idle()
+            else:
+                completions = self._update(*result, began)
         if self._inbox:
             self.catch_up()
-        if result:
-            self._call_back()
+        if result is not None:
+            for callback in tuple(self._step_callbacks):
+                call_back("the step", callback)
         dropped, self._dropped = self._dropped, []
         return dropped + completions
+
+    def _compute(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+        """Plan, run and sample; return the oldest step with sequences that have not ended since."""
+        while True:
+            self._submit_plans()
+            result = self.runner.collect()
+            if result is None or result[0].chunks:
+                return result
+
+    def _submit_plans(self) -> None:
+        """Plan steps and submit them while the runner has room. An `EagerRunner` takes one."""
+        while self.runner.has_room:
+            plan = self.make_plan()
+            for operation in plan.operations:
+                operation(self.cache)
+            self.cache.copy_blocks(plan.copies)
+            if not plan.chunks:
+                return
+            self.runner.submit(plan)
+
+    def make_plan(self) -> Plan:
+        """Plan the next step."""
+        return self.scheduler.schedule()
+
+    def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
+        """Sample the next tokens of a step from its rows of logits [R, V]."""
+        for callback in tuple(self._forward_callbacks):
+            call_back("the forward pass", callback, plan, logits)
+        return sample_chunks(logits, plan.chunks, self.sample_rows)
+
+    def _check_idle(self) -> None:
+        """Raise `RuntimeError` if there are requests for which the scheduler planned nothing."""
+        if self._outputs:
+            name = type(self.scheduler).__name__
+            raise RuntimeError(
+                f"{name}.schedule planned nothing, and {self.num_unfinished} requests are not "
+                "finished"
+            )
+
+    def _update(
+        self, plan: Plan, sampled: dict[Sequence, Sampled], began: float
+    ) -> list[Completion]:
+        """Give the sequences of a step their tokens, and return the completions of its requests."""
+        self.plan = plan
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
+        request_ids = dict.fromkeys(chunk.sequence.request_id for chunk in plan.chunks)
+        completions = [self._completions[request_id] for request_id in request_ids]
+        # All forks come first. A sequence that ends with its first token frees its blocks, and its
+        # forks share these blocks.
+        for sequence in [each for each in sampled if each.num_to_fork]:
+            self._fork(sequence, sampled)
+        now = time.perf_counter()
+        new_tokens = sum(self._extend(sequence, new, now) for sequence, new in sampled.items())
+        self.stats.record(plan, new_tokens, time.perf_counter() - began)
+        return completions
+
+    def _fork(self, sequence: Sequence, sampled: dict[Sequence, Sampled]) -> None:
+        """Fork the samples of a prompt that has been computed, and give each its first token."""
+        new = sampled[sequence]
+        outputs = self._completions[sequence.request_id].outputs
+        is_streamed = outputs[0].detokenizer is not None
+        for child in self.scheduler.fork(sequence):
+            sampled[child] = new.part(child.nth, child.nth + 1)
+            output = self._new_output(child, is_streamed)
+            self._outputs[child] = output
+            outputs.append(output)
+        sampled[sequence] = new.part(0, 1)
+
+    def _extend(self, sequence: Sequence, new: Sampled, now: float) -> int:
+        """Add new tokens to a sequence, up to the first one that ends it.
+
+        Args:
+            sequence: the sequence.
+            new: its tokens.
+            now: the time that the completion records for them, in seconds.
+
+        Returns:
+            How many tokens were added.
+        """
+        output = self._outputs[sequence]
+        count = self._count_until_end(sequence, new.token_ids, output.detokenizer)
+        sequence.token_ids += new.token_ids[:count]
+        sequence.cumulative_logprob = sum(new.logprobs[:count], sequence.cumulative_logprob)
+        if sequence.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
+            sequence.finish_reason = "length"
+        output.token_ids += new.token_ids[:count]
+        output.cumulative_logprob = sequence.cumulative_logprob
+        if output.logprobs is not None:
+            output.logprobs += new.reports[:count]
+        times = self._completions[sequence.request_id].times
+        times += [now] * (sequence.num_outputs - len(times))
+        if sequence.finish_reason is not None:
+            self._finish(sequence)
+        return count
+
+    def _count_until_end(
+        self, sequence: Sequence, token_ids: list[int], detokenizer: Detokenizer | None
+    ) -> int:
+        """Count the tokens up to an end token, or to the one that completes a stop string.
+
+        If there is one, or `NO_TOKEN`, the sequence gets its finish reason.
+        """
+        if token_ids[-1:] == [NO_TOKEN]:
+            token_ids = token_ids[:-1]
+            sequence.finish_reason = "error"
+        may_end = not sequence.params.ignore_eos
+        if not may_end and detokenizer is None:
+            return len(token_ids)
+        for count, token in enumerate(token_ids, 1):
+            is_end = may_end and token in self._end_tokens
+            if detokenizer is not None and not is_end:
+                detokenizer.push(token)
+                is_end = detokenizer.stopped
+            if is_end:
+                sequence.finish_reason = "stop"
+                return count
+        return len(token_ids)
+
+    def _finish(self, sequence: Sequence) -> None:
+        """Complete the output of a sequence that has a finish reason, and free its blocks."""
+        output = self._outputs.pop(sequence)
+        if sequence.finish_reason != "abort" and output.complete_text():
+            sequence.finish_reason = "stop"
+        output.finish_reason = sequence.finish_reason
+        if sequence.finish_reason == "error":
+            output.error = NOT_FINITE
+            self._forget(sequence)
+        elif self.prefix_cache is not None:
+            # The KV of the last token is never computed.
+            num_computed = min(sequence.table.num_tokens, len(sequence.token_ids) - 1)
+            known = sequence.token_ids[:num_computed]
+            self.prefix_cache.register(sequence.table, known, salt=sequence.salt)
+        self.scheduler.remove(sequence)
+        if self._completions[sequence.request_id].finished:
+            del self._completions[sequence.request_id]
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Have the prefix cache forget the blocks of a sequence whose logits are not finite.
+
+        Their KV need not be finite either: attention multiplies what a token does not see by 0, and
+        0 * NaN is NaN. So all tokens that were computed together may be affected.
+        """
+        for block_id in sequence.table.block_ids:
+            self.pool.forget(block_id)
+
+    def _num_used(self) -> int:
+        return self.pool.num_blocks - self.pool.num_free
+
+    # ------------------------------------------------------------------ what waits for a step's end
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -126,6 +496,15 @@ class Engine:
         with self.whole():
             pass
 
+    def soon(self, function: Callable[[], None]) -> None:
+        """Call a function that changes pool, tables or scheduler: at once, or when the step ends.
+
+        The garbage collector may end a stream at any line. So this may be called at any line.
+        """
+        self._inbox.append(function)
+        if not self._is_inside:
+            self.catch_up()
+
     def reset(self) -> None:
         """Drop all requests and all cached blocks. Outputs that are open end with "error"."""
         self.soon(self._renew)
@@ -136,156 +515,43 @@ class Engine:
         The KV cache needs nothing: no table names its blocks any more. Subscribers of the pool get
         the events of the new one.
         """
-        pool, self.prefix_cache, self.scheduler = self._new_parts()
-        if isinstance(pool, BlockPool) and isinstance(self.pool, BlockPool):
-            pool.callbacks, self.pool.callbacks = self.pool.callbacks, []
-        self.pool = pool
-        self.runner.reset(self.scheduler)
-        for state in self._states.values():
-            state.drop(partial(self.new_table, pool))
-            self._dropped.append(state.completion)
-        self._states.clear()
-        self.params.clear()
-
-    def soon(self, function: Callable[[], None]) -> None:
-        """Call a function that changes pool, tables or scheduler: at once, or when the step ends.
-
-        The garbage collector may end a stream at any line. So this may be called at any line.
-        """
-        self._inbox.append(function)
-        if not self._is_inside:
-            self.catch_up()
-
-    def _compute(self) -> StepResult | None:
-        """Schedule, run the forward pass and sample.
-
-        Returns:
-            The result of the oldest step that the runner has; None if there is nothing to do.
-        """
-        while True:  # again only if all sequences of the oldest step have ended meanwhile
-            self._submit_plans()
-            if self.runner.is_idle:
-                self._check_idle()
-                return None
-            result = self.runner.collect()
-            if result is not None:
-                return result
-
-    def _check_idle(self) -> None:
-        """Raise `RuntimeError` if there are requests for which the scheduler planned nothing."""
-        if self._states:
-            name = type(self.scheduler).__name__
-            raise RuntimeError(
-                f"{name}.schedule planned nothing, and {len(self._states)} requests are unfinished"
-            )
-
-    def _submit_plans(self) -> None:
-        """Schedule steps and submit them to the runner while it has room.
-
-        An `EagerRunner` has room for one step. A runner that runs ahead has room for more.
-        """
-        while self.runner.has_room:
-            self.runner.prepare()
-            plan = self.scheduler.schedule()
-            self.cache.copy_blocks(plan.copies)
-            if not plan.chunks:
-                return
-            self.runner.submit(plan)
-
-    def _update(self, result: StepResult, began: float) -> list[Completion]:
-        """Add the sampled tokens to their requests, retire finished ones, return completions.
-
-        Args:
-            result: the result of the step.
-            began: when the step began, in seconds.
-        """
-        self.plan = result.plan
-        self.drafts = result.drafts
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
-        self._register_blocks(result.plan)
-        new_tokens = self._add_tokens(result)
-        request_ids = dict.fromkeys(chunk.request.request_id for chunk in result.plan.chunks)
-        completions = [self._states[request_id].completion for request_id in request_ids]
-        for completion in completions:
-            if completion.finished:
-                self._retire(completion.request_id)
-        self.stats.record(result, new_tokens, time.perf_counter() - began)
-        return completions
-
-    def _register_blocks(self, plan: Schedule) -> None:
-        """Register the blocks that this step has filled in the prefix cache.
-
-        The scheduler has registered most of them before the step. A block whose contents are cached
-        in another block is exchanged for that one here.
-        """
-        if self.prefix_cache is None:
-            return
-        size = self.pool.block_size
-        for request, sequence, start, stop in plan.chunks:
-            fills_a_block = stop // size > start // size
-            # It has fewer if a draft was rejected in the step.
-            is_computed = sequence.table.num_tokens >= stop
-            if fills_a_block and is_computed:
-                computed = sequence.token_ids[:stop]
-                self.prefix_cache.insert(sequence.table, computed, salt=request.salt)
-
-    def _forget(self, table: BlockTable) -> None:
-        """Have the prefix cache forget the blocks of a sequence whose logits are not finite.
-
-        Their KV need not be finite either: attention multiplies what a token does not see by 0, and
-        0 * NaN is NaN. So all tokens that were computed together may be affected.
-        """
-        if self.prefix_cache is not None and isinstance(self.pool, BlockPool):
-            for block_id in table.block_ids:
-                self.pool.forget(block_id)
-
-    def _add_tokens(self, result: StepResult) -> int:
-        """Add the sampled tokens to their sequences and return how many were added."""
-        now = time.perf_counter()
-        # All forks come first. A sequence that ends with its first token frees its blocks, and its
-        # forks share these blocks.
-        sequences = []
-        for sampled in result.sampled:
-            state = self._states[sampled.request.request_id]
-            sequences.append(state.fork(sampled.sequence) if sampled.nth else sampled.sequence)
-        new_tokens = 0
-        for sequence, sampled in zip(sequences, result.sampled, strict=True):
-            new_tokens += self._states[sampled.request.request_id].extend(sequence, sampled, now)
-        return new_tokens
-
-    def _call_back(self) -> None:
-        for callback in tuple(self._callbacks):
-            call_back("the step", callback)
-
-    def _num_used(self) -> int:
-        return self.pool.num_blocks - self.pool.num_free
+        old = self.pool
+        self._make_parts()
+        self.pool.callbacks, old.callbacks = old.callbacks, []
+        self.runner.reset()
+        for sequence, output in self._outputs.items():
+            sequence.table = self.new_table(self.pool)
+            sequence.finish_reason = output.finish_reason = "error"
+            output.error = WAS_RESET
+        self._dropped += self._completions.values()
+        self._outputs.clear()
+        self._completions.clear()
 
     # ------------------------------------------------------------------ requests
 
-    def _new_request(
-        self, ids: list[int], params: SamplingParams, *, stream: bool, salt: str | None
-    ) -> RequestState:
-        """Return a request for a prompt. It is not queued yet.
+    def add(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        stream: bool = False,
+        salt: str | None = None,
+    ) -> int:
+        """Queue a prompt and return its request id. `step` computes it, `abort` ends it.
 
         Args:
-            ids: the token ids of the prompt.
-            params: how to continue it.
-            stream: whether its output yields the text in pieces.
-            salt: the salt of its cached blocks; None for the cache's own.
+            prompt: a text, a list of token ids, or a list of chat messages.
+            sampling: the parameters.
+            stream: whether its outputs yield their texts in pieces.
+            salt: as in `generate`.
 
         Raises:
-            ValueError: If the pool is too small for it.
+            ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        request_id = next(self._ids)
-        max_tokens = min(params.max_tokens, self.model.max_length - len(ids))
-        seed = request_seed(self.seed, request_id) if params.seed is None else params.seed
-        first = Sequence(f"r{request_id}", self.new_table(self.pool), ids, seed, len(ids))
-        request = Request(request_id, [first], params.n, max_tokens, salt)
-        completion = Completion(request_id, ids[:], [], time.perf_counter())
-        state = RequestState(request, params, completion, self.model, self._forget)
-        state.add_output(first, stream)
-        self.scheduler.check(request)
-        return state
+        one_of("stream", stream, (True, False))
+        sequence = self._new_sequence(prompt, one_each(sampling, 1)[0], salt)
+        self.soon(partial(self._start, sequence, self._new_completion(sequence, stream)))
+        return sequence.request_id
 
     def abort(self, request_id: int) -> None:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
@@ -296,35 +562,174 @@ class Engine:
         Raises:
             ValueError: If the id is no whole number.
         """
-        self.soon(partial(self._end, integer("request_id", request_id)))
+        self.soon(partial(self._abort, integer("request_id", request_id)))
+
+    def _abort(self, request_id: int) -> None:
+        for sequence in [each for each in self._outputs if each.request_id == request_id]:
+            sequence.finish_reason = "abort"
+            self._finish(sequence)
 
     @property
     def num_unfinished(self) -> int:
         """Requests that were added and are not finished."""
-        return len(self._states)
+        return len(self._completions)
 
-    def _start(self, state: RequestState) -> None:
+    def _new_sequence(
+        self, prompt: Any, params: SamplingParams, salt: str | None, streaming: bool = True
+    ) -> Sequence:
+        """Return the first sequence of a request, which is not queued yet.
+
+        Raises:
+            ValueError: If the prompt cannot be served.
+        """
+        salt = valid_text("salt", salt)
+        ids = self.model.checked_ids(prompt)
+        request_id = next(self._ids)
+        sequence = Sequence(
+            request_id,
+            self.new_table(self.pool),
+            ids,
+            num_prompt_tokens=len(ids),
+            params=params,
+            max_tokens=min(params.max_tokens, self.model.max_length - len(ids)),
+            seed=request_seed(self.seed, request_id) if params.seed is None else params.seed,
+            salt=salt,
+            num_to_fork=params.n - 1,
+            streaming=streaming,
+        )
+        self.scheduler.check(sequence)
+        return sequence
+
+    def _new_completion(self, sequence: Sequence, stream: bool = False) -> Completion:
+        completion = Completion(sequence.request_id, sequence.token_ids[:], [], time.perf_counter())
+        completion.outputs.append(self._new_output(sequence, stream))
+        return completion
+
+    def _new_output(self, sequence: Sequence, stream: bool) -> Output:
+        """Return the output of a new sequence. With `stream`, it yields its text in pieces."""
+        params = sequence.params
+        prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+        text_after = TextAfter(self.model.tokenizer, prompt_ids)
+        output = Output(logprobs=None if params.logprobs is None else [], text_after=text_after)
+        if stream or params.stop:
+            stop = tuple(params.stop)
+            output.detokenizer = Detokenizer(self.model.tokenizer, stop, text_after.context)
+        return output
+
+    def _start(self, sequence: Sequence, completion: Completion) -> None:
         """Queue a request."""
-        request = state.request
-        if not self._states:
-            self.stats = Stats(self.stats.num_blocks, self.stats.bytes_per_block)
-        self._states[request.request_id] = state
-        self.params[request.request_id] = state.params
+        if not self._completions:
+            self.stats = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
+        self._completions[sequence.request_id] = completion
+        self._outputs[sequence] = completion.outputs[0]
         # A reset may have made another pool since.
-        request.sequences[0].table = self.new_table(self.pool)
-        self.scheduler.add(request)
+        sequence.table = self.new_table(self.pool)
+        self.scheduler.add(sequence)
 
-    def _end(self, request_id: int) -> None:
-        """Abort a request, if it is not finished."""
-        if request_id in self._states:
-            self._states[request_id].end("abort")
-            self._retire(request_id)
+    # ------------------------------------------------------------------ texts
 
-    def _retire(self, request_id: int) -> None:
-        """Remove a request from the scheduler, which frees its blocks."""
-        self.scheduler.remove(self._states[request_id].request)
-        del self._states[request_id]
-        del self.params[request_id]
+    def generate(
+        self,
+        prompts: Prompt | list[Prompt],
+        sampling: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        salt: str | None = None,
+    ) -> list[Completion]:
+        """Continue all prompts in one ragged batch and return their completions, in order.
+
+        Args:
+            prompts: a text, a list of token ids, a list of chat messages ({"role": ..., "content":
+                ...}), or a list of any of these.
+            sampling: parameters for all prompts, or a list with one entry for each prompt.
+            salt: prompts share cached blocks only with prompts of the same salt.
+
+        Returns:
+            A `Completion` for each prompt. Its `.outputs[0].text` is the new text, without the
+            prompt; with n above 1, `.outputs` has an entry for each sequence.
+
+        Raises:
+            ValueError: If a prompt cannot be served. The message names the first such prompt, and
+                no prompt is started.
+
+        Examples:
+            >>> from pagedlab import LLM, SamplingParams
+            >>> llm = LLM(verbose=False)
+            >>> params = SamplingParams(max_tokens=3, ignore_eos=True)
+            >>> completions = llm.generate(["The old mill", [5, 6, 7]], params)
+            >>> [len(completion.outputs[0].token_ids) for completion in completions]
+            [3, 3]
+        """
+        batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
+        params = one_each(sampling, len(batch))
+        sequences = []
+        for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
+            try:
+                sequences.append(self._new_sequence(prompt, asked, salt, streaming=False))
+            except ValueError as error:
+                where = f"prompt {number}: " if len(batch) > 1 else ""
+                raise ValueError(f"{where}{error}") from None
+        completions = [self._new_completion(sequence) for sequence in sequences]
+
+        def start() -> None:
+            for sequence, completion in zip(sequences, completions, strict=True):
+                self._start(sequence, completion)
+
+        try:
+            self.soon(start)
+            for completion in completions:
+                self._run(completion)
+        finally:
+            for completion in completions:
+                if not completion.finished:
+                    self.abort(completion.request_id)
+        return completions
+
+    def _run(self, completion: Completion) -> None:
+        """Run steps until a request is finished. `RuntimeError` if a reset has ended it."""
+        while not completion.finished:
+            self.step()
+        _raise_if_dropped(completion)
+
+    def stream(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
+    ) -> Iterator[str]:
+        """Return an iterator over the new text of one prompt, piece by piece.
+
+        If the loop over it ends early, the request is aborted.
+
+        Args:
+            prompt: a text, a list of token ids, or a list of chat messages.
+            sampling: the parameters, for one sequence.
+            salt: as in `generate`.
+
+        Raises:
+            ValueError: If the prompt cannot be served, or if several sequences are requested.
+        """
+        params = one_each(sampling, 1)[0]
+        if params.n > 1:
+            raise ValueError(
+                "stream yields one text that grows, not several: use generate, or add and step"
+            )
+        return self._pieces(self._new_sequence(prompt, params, salt))
+
+    def _pieces(self, sequence: Sequence) -> Iterator[str]:
+        """Run a request and yield its text. It is aborted if the caller stops early."""
+        completion = self._new_completion(sequence, stream=True)
+        [output] = completion.outputs
+        detokenizer = output.detokenizer
+        assert detokenizer is not None
+        try:
+            self.soon(partial(self._start, sequence, completion))
+            while not completion.finished:
+                self.step()
+                piece = detokenizer.take(completion.finished)
+                if piece:
+                    yield piece
+            _raise_if_dropped(completion)
+            if output.error:
+                raise FloatingPointError(output.error)
+        finally:
+            self.abort(completion.request_id)
 
     # ------------------------------------------------------------------ observers
 
@@ -337,17 +742,22 @@ class Engine:
         Raises:
             ValueError: If `callback` is no function.
         """
-        a_function("callback", callback, "without arguments")
-        self._callbacks.append(callback)
-        subscription = ExitStack()
-        subscription.callback(self._callbacks.remove, callback)
-        return subscription.close
+        return _subscribe(self._step_callbacks, callback, "without arguments")
+
+    def on_forward(self, callback: OnForward) -> Callable[[], None]:
+        """Call `callback` after every forward pass; the function returned stops it.
+
+        It gets the step's plan and the logits [R, V], before tokens are sampled. Steps that run
+        ahead of the host have no logits to show, and are left out.
+
+        Raises:
+            ValueError: If `callback` is no function.
+        """
+        return _subscribe(self._forward_callbacks, callback, "that takes a plan and logits")
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks now."""
-        running = self.scheduler.running
-        sequences = [sequence for request in running for sequence in request.sequences]
-        return [sequence for sequence in sequences if sequence.table.block_ids]
+        return [each for each in self.scheduler.running if each.table.block_ids]
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of these tokens, without special tokens.
@@ -357,3 +767,37 @@ class Engine:
         """
         last = self.model.vocab_size - 1
         return self.model.decode(token_id_list("token_ids", token_ids, last))
+
+    def __repr__(self) -> str:
+        blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"
+        return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
+
+
+def _class_of(name: str, value: Any, like: type, methods: tuple[str, ...]) -> Any:
+    """Check a reader's class: it has all these methods."""
+    return with_methods(name, a_class(name, value, like), methods)
+
+
+def _subscribe(
+    callbacks: list[Any], callback: Callable[..., None], takes: str
+) -> Callable[[], None]:
+    """Add a callback to a list. The function returned removes it; a second call does nothing."""
+    callbacks.append(a_function("callback", callback, takes))
+    subscription = ExitStack()
+    subscription.callback(callbacks.remove, callback)
+    return subscription.close
+
+
+def _raise_if_dropped(completion: Completion) -> None:
+    if any(output.error == WAS_RESET for output in completion.outputs):
+        raise RuntimeError(WAS_RESET)
+
+
+def _check_as_loaded(model: Model, device: str, dtype: str | torch.dtype) -> None:
+    """Check that a loaded model is not asked to be on another device or in another dtype."""
+    target, kind = where_to_run(device, dtype)
+    here = model.device
+    is_there = device == "auto" or (target.type == here.type and target.index in (None, here.index))
+    if not is_there or (dtype != "auto" and kind != model.module.dtype):
+        loaded = f"on {here} in {str(model.module.dtype).removeprefix('torch.')}"
+        raise ValueError(f"the model is loaded already, {loaded}: leave device and dtype at 'auto'")

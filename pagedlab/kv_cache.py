@@ -21,18 +21,6 @@ SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64
 
 
-class HostBlocks(NamedTuple):
-    """The contents of n blocks in CPU memory.
-
-    Args:
-        keys: [num_layers, n, block_size, num_kv_heads, head_dim].
-        values: the same shape.
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
 class KVCache:
     """The keys and values of all blocks in all layers. Unwritten slots may hold anything.
 
@@ -144,35 +132,6 @@ class KVCache:
             self.keys[:, destinations] = self.keys[:, sources]
             self.values[:, destinations] = self.values[:, sources]
 
-    def swap_out(self, block_ids: Sequence[int]) -> HostBlocks:
-        """Return a copy of these blocks in CPU memory, which is pinned if the cache is on a GPU.
-
-        Raises:
-            ValueError: If there is no such block.
-        """
-        index = self._checked_ids(block_ids)
-        keys = self.keys[:, index].cpu()
-        values = self.values[:, index].cpu()
-        if self.keys.is_cuda:
-            return HostBlocks(keys.pin_memory(), values.pin_memory())
-        return HostBlocks(keys, values)
-
-    def swap_in(self, swapped: HostBlocks, block_ids: Sequence[int]) -> None:
-        """Copy the contents that `swap_out` returned into these blocks, in order.
-
-        Args:
-            swapped: the contents of n blocks.
-            block_ids: n block ids, usually others than those that were swapped out.
-
-        Raises:
-            ValueError: If the contents are not of such a cache, or if the ids are not n different
-                blocks. Nothing is written then.
-        """
-        index = self._checked_ids(block_ids)
-        self._check_swapped(swapped, index)
-        self.keys[:, index] = swapped.keys.to(self.keys.device, non_blocking=True)
-        self.values[:, index] = swapped.values.to(self.values.device, non_blocking=True)
-
     # ------------------------------------------------------------------ checks
 
     def _check_tokens(self, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> bool:
@@ -222,25 +181,6 @@ class KVCache:
                 f"copies must be a list of BlockCopy(source, destination), got {shown(copies)}"
             ) from None
         return [BlockCopy(*self._checked_ids(pair)) for pair in pairs]
-
-    def _check_swapped(self, swapped: Any, block_ids: list[int]) -> None:
-        """Check that contents fit these blocks."""
-        if not isinstance(swapped, HostBlocks):
-            raise ValueError(f"swapped must be what swap_out returned, got {shown(swapped)}")
-        num_blocks = swapped.keys.shape[1]
-        if num_blocks != len(block_ids):
-            raise ValueError(
-                f"{num_blocks} blocks were swapped out, and {len(block_ids)} ids are given"
-            )
-        if len(set(block_ids)) != len(block_ids):
-            raise ValueError(f"block_ids must be different blocks, got {shown(block_ids)}")
-        shape = self.num_layers, num_blocks, self.block_size, *self._vectors
-        for side in swapped:
-            if side.shape != shape or side.dtype != self.keys.dtype:
-                raise ValueError(
-                    f"the contents must be {list(shape)} in {self.keys.dtype}, as this cache's "
-                    f"swap_out returns them, got {_kind_of(side)}"
-                )
 
 
 def _kind_of(value: Any) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from pagedlab.command_line import program_name
 from pagedlab.extras import require
 from pagedlab.shipped import DEFAULT_MODEL, data_folder
 from pagedlab.validation import MODELS, in_short, model_name, one_of, shown
@@ -62,7 +61,7 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
     with suppress(ValueError):
         locate(DEFAULT_MODEL)
         return DEFAULT_MODEL, "it is in the local Hugging Face cache"
-    fetch = f"`{program_name()} download` fetches it"
+    fetch = "`pagedlab download` fetches it"
     return str(TINY_MODEL), f"the real Qwen is not on this machine; {fetch}"
 
 
@@ -208,8 +207,7 @@ def locate(source: str) -> dict[str, Any]:
     hint = "name a folder saved by save_pretrained"
     if not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
         is_id = "/" in source
-        command = f"{program_name()} download {source}"
-        hint = f"`{command}` fetches it" if is_id else f"name {MODELS}"
+        hint = f"`pagedlab download {source}` fetches it" if is_id else f"name {MODELS}"
         path = _cached_folder(source, hint)
     for part, name in PARTS.items():
         if not any(file.is_file() for file in path.glob(name)):

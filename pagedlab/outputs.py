@@ -29,9 +29,9 @@ class Output:
         score: the score that a recipe gives it; None without one.
     """
 
-    token_ids: list[int]
-    finish_reason: str | None
-    cumulative_logprob: float
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    cumulative_logprob: float = 0.0
     logprobs: list[TokenLogprob] | None = None
     text_after: TextAfter | None = field(default=None, compare=False)
     detokenizer: Detokenizer | None = field(default=None, compare=False)
@@ -45,6 +45,13 @@ class Output:
         if self.detokenizer is not None:
             return self.detokenizer.text
         return self.text_after(self.token_ids) if self.text_after else self._copied_text
+
+    def complete_text(self) -> bool:
+        """Add the rest of the text after the last token. Return whether a stop string ends it."""
+        if self.detokenizer is None or self.text_after is None:
+            return False
+        self.detokenizer.finish(self.text_after(self.token_ids))
+        return self.detokenizer.stopped
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or a pickle, has the text as it is now, and no tokenizer."""

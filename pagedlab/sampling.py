@@ -1,20 +1,23 @@
-"""Sampling: one token from each row of logits, on the device of the logits.
+"""Sampling: from a step's rows of logits to the next tokens of its sequences.
 
-A sample depends on the request's seed and on the token's position, and on nothing else. So a
+A sample depends on the sequence's seed and on the token's position, and on nothing else. So a
 request gets the same text alone, in a batch, or after a preemption.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pagedlab.kernels import compiles_for
-from pagedlab.sampling_params import FACTORS, GOLDEN, MAX_TOP_K, SamplingParams
+from pagedlab.sampling_params import FACTORS, GOLDEN, SamplingParams, TokenLogprob
+from pagedlab.scheduler import Chunk, Sequence
 
 
 def _signed(word: int) -> int:
@@ -27,6 +30,145 @@ ROUNDING = 1e-12  # of sums in float64 over a vocabulary
 STEP = _signed(GOLDEN)
 FIRST_FACTOR = _signed(FACTORS[0])
 SECOND_FACTOR = _signed(FACTORS[1])
+
+
+# A step's tokens ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Sampled:
+    """The next tokens of one sequence.
+
+    Args:
+        token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
+            each sample that is forked from the sequence, or one after each guess.
+        logprobs: the log-probability of each token, before temperature and `adjust`.
+        reports: the same with the likeliest tokens; empty unless the request asks for them.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    reports: list[TokenLogprob] = field(default_factory=list)
+
+    def part(self, start: int, stop: int) -> Sampled:
+        """Some of the tokens."""
+        part = slice(start, stop)
+        return Sampled(self.token_ids[part], self.logprobs[part], self.reports[part])
+
+
+class Row(NamedTuple):
+    """One token to sample.
+
+    Args:
+        logits: the index of its row of logits.
+        sequence: whose next token it is.
+        seed: what it is sampled with.
+        position: the position of the new token in the sequence.
+    """
+
+    logits: int
+    sequence: Sequence
+    seed: int
+    position: int
+
+
+# Samples a token from each row [R, V] for its parameters, seeds [R] and positions [R].
+Sample = Callable[[Tensor, Seq[SamplingParams], Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def rows_of(chunks: Iterable[Chunk]) -> list[Row]:
+    """The tokens to sample in a step, in the order of the chunks.
+
+    The last row of a prompt is sampled once more for each sample that is to be forked.
+    """
+    rows = list[Row]()
+    end = 0
+    for chunk in chunks:
+        sequence = chunk.sequence
+        first = chunk.stop - chunk.num_rows + 1
+        for i in range(chunk.num_rows):
+            rows.append(Row(end + i, sequence, sequence.seed, first + i))
+        end += chunk.num_rows
+        if chunk.is_last:
+            for nth in range(1, 1 + sequence.num_to_fork):
+                rows.append(Row(end - 1, sequence, sequence.seed + nth, chunk.stop))
+    return rows
+
+
+def sample_chunks(
+    logits: Tensor, chunks: Iterable[Chunk], sample: Sample
+) -> dict[Sequence, Sampled]:
+    """Sample the next tokens of a step. No sequence is changed, and the host waits once.
+
+    Args:
+        logits: [R, V], `num_rows` rows for each chunk.
+        chunks: what the step computed.
+        sample: samples a token from each row: `sample_rows`, or one like it.
+    """
+    rows = rows_of(chunks)
+    if not rows:
+        return {}
+    index = [row.logits for row in rows]
+    seeds = [row.seed % 2**63 for row in rows]
+    positions = [row.position for row in rows]
+    numbers = torch.tensor([index, seeds, positions], dtype=torch.int64)
+    index_of, seed_of, position_of = numbers.to(logits.device, non_blocking=True)
+    plain = logits if index == list(range(len(logits))) else logits[index_of]
+    adjusted = _adjust(plain, rows)
+    params = [row.sequence.params for row in rows]
+    tokens, logprobs = sample(adjusted, params, seed_of, position_of)
+    if adjusted is not plain:
+        logprobs = _logprobs_of(plain, tokens)
+        tokens = torch.where(logprobs.isnan(), NO_TOKEN, tokens)
+    ids, scores = torch.stack([tokens.double(), logprobs.double()]).tolist()
+    sampled: dict[Sequence, Sampled] = {}
+    for i, row in enumerate(rows):
+        one = sampled.setdefault(row.sequence, Sampled())
+        one.token_ids.append(int(ids[i]))
+        one.logprobs.append(scores[i])
+        if row.sequence.params.logprobs is not None:
+            one.reports.append(_report(plain[i], row.sequence.params.logprobs, int(ids[i])))
+    return sampled
+
+
+def _adjust(logits: Tensor, rows: Seq[Row]) -> Tensor:
+    """Apply each request's `adjust` to its rows [R, V], as fp32.
+
+    Returns:
+        `logits` itself if no request has one. A row whose `adjust` raises is NaN.
+    """
+    if all(row.sequence.params.adjust is None for row in rows):
+        return logits
+    logits = logits.to(torch.float32, copy=True)
+    for i, row in enumerate(rows):
+        sequence = row.sequence
+        adjust = sequence.params.adjust
+        if adjust is None:
+            continue
+        prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+        try:
+            logits[i] = adjust(logits[i], prompt_ids, sequence.output_ids)
+        except Exception as error:
+            warnings.warn(f"adjust of {sequence.name} raised {error!r}", stacklevel=2)
+            logits[i] = torch.nan
+    return logits
+
+
+def _logprobs_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability of one token [R] for each row of logits [R, V]."""
+    logprobs = torch.log_softmax(logits.float(), dim=1)
+    return logprobs.gather(1, tokens.clamp(min=0)[:, None]).squeeze(1)
+
+
+def _report(logits: Tensor, count: int, token: int) -> TokenLogprob:
+    """What a request is told of a token: its log-probability, and the likeliest tokens."""
+    logprobs = torch.log_softmax(logits.float(), dim=0)
+    best, ids = logprobs.topk(min(count, len(logprobs)))
+    top = list(zip(ids.tolist(), best.tolist(), strict=True))
+    return TokenLogprob(token, logprobs[max(token, 0)].item(), top)
+
+
+# Random numbers -----------------------------------------------------------------------------------
 
 
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -59,8 +201,11 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & mask
 
 
-def sample(
-    logits: Tensor, params: Sequence[SamplingParams], seeds: Tensor, positions: Tensor
+# A token from each row ----------------------------------------------------------------------------
+
+
+def sample_rows(
+    logits: Tensor, params: Seq[SamplingParams], seeds: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Sample one token from each row.
 
@@ -74,37 +219,30 @@ def sample(
         The token ids, int64 [R], and their log-probabilities before temperature, top_k and top_p,
         fp32 [R]. A row with NaN or inf, or with -inf alone, gives `NO_TOKEN` and NaN.
     """
-    if compiles_for(logits.device):
-        from pagedlab.kernels.sampling import triton_sample, triton_uniform  # needs Triton
-
-        temperature, top_k, top_p, min_p = _columns(logits, params)
-        u = triton_uniform(seeds, positions)
-        least = min_p if any(p.min_p for p in params) else None
-        return triton_sample(logits, temperature, top_k, top_p, u, min_p=least)
     logits = logits.float()
     tokens = logits.argmax(dim=1)
     # `argmax` takes NaN for the largest number.
     is_finite = logits.gather(1, tokens[:, None]).squeeze(1).isfinite()
     if any(p.temperature for p in params):
-        temperature = _temperatures(logits, params)
+        temperature = _column([p.temperature for p in params], logits)
         is_sampled = temperature > 0
         probs = _distribution(logits, torch.where(is_sampled, temperature, 1), params)
         sampled = invert(probs, uniform(seeds, positions))
         tokens = torch.where(is_sampled, sampled, tokens)
-    logprobs = torch.log_softmax(logits, dim=1)
     tokens = torch.where(is_finite, tokens, 0)  # `invert` may have left the vocabulary
-    logprobs = logprobs.gather(1, tokens[:, None]).squeeze(1)
+    logprobs = _logprobs_of(logits, tokens)
     return torch.where(is_finite, tokens, NO_TOKEN), logprobs
 
 
-def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Return the distribution that `sample` samples from, float64 [R, V].
+def probabilities(logits: Tensor, params: Seq[SamplingParams]) -> Tensor:
+    """Return the distribution that `sample_rows` samples from, float64 [R, V].
 
     Args:
         logits: [R, V].
         params: the parameters of each row, with temperatures above 0.
     """
-    return _distribution(logits.float(), _temperatures(logits, params), params)
+    temperature = _column([p.temperature for p in params], logits)
+    return _distribution(logits.float(), temperature, params)
 
 
 def invert(probs: Tensor, u: Tensor) -> Tensor:
@@ -122,57 +260,12 @@ def invert(probs: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, target, right=True).squeeze(1)
 
 
-class _Limits(NamedTuple):
-    """The rows that have top_k or top_p.
-
-    Args:
-        rows: int64 [S].
-        top_k: float64 [S, 1].
-        top_p: float64 [S, 1].
-    """
-
-    rows: Tensor
-    top_k: Tensor
-    top_p: Tensor
+def _column(values: list[float], logits: Tensor) -> Tensor:
+    """A number for each row, float64 [R]. The host does not wait."""
+    return torch.tensor(values, dtype=torch.float64).to(logits.device, non_blocking=True)
 
 
-def _limits(logits: Tensor, params: Sequence[SamplingParams]) -> _Limits | None:
-    """The rows that have top_k or top_p; None if there are none."""
-    vocab_size = logits.shape[1]
-    rows, top_k, top_p = [], [], []
-    for row, p in enumerate(params):
-        if p.temperature and (p.top_k or p.top_p < 1):
-            rows.append(row)
-            top_k.append([min(p.top_k or vocab_size, vocab_size)])
-            top_p.append([p.top_p if p.top_p < 1 else math.inf])  # 1 keeps the unlikeliest, too
-    if not rows:
-        return None
-    return _Limits(
-        torch.tensor(rows, device=logits.device),
-        torch.tensor(top_k, dtype=torch.float64, device=logits.device),
-        torch.tensor(top_p, dtype=torch.float64, device=logits.device),
-    )
-
-
-def _columns(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The temperature, top_k, top_p and min_p of each row, fp32 [4, R]: what the kernels take."""
-    columns = [
-        [p.temperature for p in params],
-        [min(p.top_k, MAX_TOP_K) for p in params],
-        [p.top_p for p in params],
-        [p.min_p for p in params],
-    ]
-    # A blocking copy would make the host wait for every step in flight.
-    return torch.tensor(columns, dtype=torch.float32).to(logits.device, non_blocking=True)
-
-
-def _temperatures(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The temperature of each row, float64 [R]."""
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    return temperature.to(logits.device, non_blocking=True)
-
-
-def _distribution(logits: Tensor, temperature: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+def _distribution(logits: Tensor, temperature: Tensor, params: Seq[SamplingParams]) -> Tensor:
     """Apply temperature, top_k, top_p and min_p, in this order.
 
     Returns:
@@ -181,37 +274,38 @@ def _distribution(logits: Tensor, temperature: Tensor, params: Sequence[Sampling
     logits = logits.double()
     # Minus the maximum, all logits are 0 or below: no quotient overflows, however small the
     # temperature.
-    below_max = logits - logits.amax(dim=1, keepdim=True)
-    scaled = below_max / temperature[:, None]
-    limits = _limits(logits, params)
-    if limits is not None:
-        rows = limits.rows
-        is_excluded = _is_excluded(logits[rows], scaled[rows], limits)
-        scaled[rows] = scaled[rows].masked_fill(is_excluded, float("-inf"))
+    scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
+    limited = [i for i, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
+    if limited:
+        rows = torch.tensor(limited, device=logits.device)
+        is_excluded = _is_excluded(logits[rows], scaled[rows], [params[i] for i in limited])
+        scaled[rows] = scaled[rows].masked_fill(is_excluded, -torch.inf)
     if any(p.min_p for p in params):
         # A scaled logit is the logarithm of its probability over the largest one.
-        least = torch.tensor([p.min_p for p in params], dtype=torch.float64).log()
-        least = least.to(logits.device, non_blocking=True)
-        scaled.masked_fill_(scaled < least[:, None], float("-inf"))
+        least = _column([p.min_p for p in params], logits).log()
+        scaled.masked_fill_(scaled < least[:, None], -torch.inf)
     return torch.softmax(scaled, dim=1)
 
 
-def _is_excluded(logits: Tensor, scaled: Tensor, limits: _Limits) -> Tensor:
+def _is_excluded(logits: Tensor, scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
     """Which tokens top_k and top_p exclude, bool [S, V].
 
     Args:
         logits: [S, V] in float64. Tokens are ranked by them; of equal ones the lower id is first.
         scaled: [S, V], logits over temperature.
-        limits: the limits of the S rows.
+        params: the parameters of the S rows.
     """
+    vocabulary = logits.shape[1]
+    top_k = _column([min(p.top_k or vocabulary, vocabulary) for p in params], logits)
+    top_p = _column([p.top_p if p.top_p < 1 else math.inf for p in params], logits)
     order = logits.argsort(dim=1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[1], device=logits.device)
-    beyond_top_k = rank >= limits.top_k
-    ranked = scaled.gather(1, order).masked_fill(beyond_top_k, float("-inf"))
+    rank = torch.arange(vocabulary, device=logits.device)
+    beyond_top_k = rank >= top_k[:, None]
+    ranked = scaled.gather(1, order).masked_fill(beyond_top_k, -torch.inf)
     probs = torch.softmax(ranked, dim=1)
     likelier = probs.cumsum(dim=1) - probs  # total probability of the lower ranks
     # Rank 0 stays, however small top_p is. The sums are rounded: of ten equal tokens, eight have a
     # little less than 0.8 in float64.
-    beyond_top_p = (likelier >= limits.top_p * (1 - ROUNDING)) & (rank > 0)
+    beyond_top_p = (likelier >= top_p[:, None] * (1 - ROUNDING)) & (rank > 0)
     is_excluded = beyond_top_k | beyond_top_p
     return torch.empty_like(is_excluded).scatter_(1, order, is_excluded)

@@ -5,47 +5,26 @@ This module does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pagedlab.validation import (
+    a_function,
     counted,
     integer,
     one_of,
     optional_integer,
     real,
     shown,
-    token_id_list,
 )
-
-# A request that sets only these fields can be sampled without the host, see
-# accelerate/run_ahead.py. The kernels read temperature, top_k, top_p, the penalties, seed and
-# ignore_eos. The host applies the others before or after the steps.
-ON_DEVICE = frozenset(
-    {
-        "max_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "n",
-        "seed",
-        "ignore_eos",
-        "stop",
-    }
-)
-
-# The kernels read top_k as fp32, where this and all smaller whole numbers are exact. No vocabulary
-# has as many tokens.
-MAX_TOP_K = 2**24
 
 # Constants of splitmix64 (Steele, Lea, Flood, 2014): the increment and the two factors.
 GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+Adjust = Callable[[Any, list[int], list[int]], Any]
 
 
 class TokenLogprob(NamedTuple):
@@ -79,12 +58,8 @@ class SamplingParams:
             its position, before temperature and penalties; None for no report.
         min_p: sample from tokens with at least this fraction of the largest probability. Of top_k,
             top_p and min_p, each applies to the tokens that the one before it keeps.
-        repetition_penalty: for tokens that occurred before, divides positive logits and multiplies
-            negative ones.
-        presence_penalty: subtracted once from the logit of each token among the new ones.
-        frequency_penalty: subtracted once for each time that a token occurs among the new ones.
-        logit_bias: a number that is added to the logit, by token id.
-        stop_token_ids: further token ids that end the text.
+        adjust: a function that changes a row of logits before a token is sampled from it:
+            `adjust(logits, prompt_ids, output_ids) -> logits`, fp32 [V] both. None for none.
 
     Raises:
         ValueError: If a value is out of range, or if values contradict each other.
@@ -108,15 +83,13 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = ()  # type: ignore[assignment] # {} once it is checked
-    stop_token_ids: tuple[int, ...] = ()
+    adjust: Adjust | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._checked().items():
             object.__setattr__(self, name, value)
+        if self.adjust is not None:
+            a_function("adjust", self.adjust, "of logits, prompt_ids and output_ids")
         if self.temperature == 0 and self.n > 1:
             raise ValueError(
                 f"{self.n} texts at temperature 0 would all be the same: set a temperature above 0 "
@@ -125,7 +98,6 @@ class SamplingParams:
 
     def _checked(self) -> dict[str, Any]:
         """Check every field, and convert NumPy's numbers to Python's."""
-        repetition_penalty = real("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
         return {
             "max_tokens": integer("max_tokens", self.max_tokens, 1),
             "temperature": real("temperature", self.temperature, 0),
@@ -137,65 +109,7 @@ class SamplingParams:
             "seed": optional_integer("seed", self.seed),
             "logprobs": optional_integer("logprobs", self.logprobs),
             "min_p": real("min_p", self.min_p, 0, 1),
-            "repetition_penalty": repetition_penalty,
-            "presence_penalty": real("presence_penalty", self.presence_penalty, -2, 2),
-            "frequency_penalty": real("frequency_penalty", self.frequency_penalty, -2, 2),
-            "logit_bias": _biases("logit_bias", self.logit_bias),
-            "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids),
         }
-
-    def __hash__(self) -> int:
-        names = [each.name for each in fields(self) if each.name != "logit_bias"]
-        values = [getattr(self, name) for name in names]
-        return hash((*values, frozenset(self.logit_bias.items())))
-
-    @cached_property
-    def adjusts(self) -> bool:
-        """Whether logits are changed before sampling, see `pagedlab.logits.adjust`."""
-        return self.penalises or bool(self.logit_bias)
-
-    @cached_property
-    def penalises(self) -> bool:
-        """Whether tokens that occurred before get other logits."""
-        is_repetition = self.repetition_penalty != 1
-        return bool(is_repetition or self.presence_penalty or self.frequency_penalty)
-
-    @cached_property
-    def reports_logprobs(self) -> bool:
-        """Whether log-probabilities of new tokens are requested."""
-        return self.logprobs is not None
-
-    @cached_property
-    def wants_host(self) -> bool:
-        """Whether the host must take part in sampling: a field outside `ON_DEVICE` is set."""
-        return any(getattr(self, name) != default for name, default in HOST_DEFAULTS.items())
-
-
-FIELDS = tuple(each.name for each in fields(SamplingParams))
-
-
-def _ids(name: str, value: Any) -> tuple[int, ...]:
-    """Several token ids, or None for none."""
-    return () if value is None else tuple(token_id_list(name, value))
-
-
-def _biases(name: str, value: Any) -> dict[int, float]:
-    """A number for each token id, or None for none."""
-    if value is None or value == ():  # the field's default
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be a dict from token ids to numbers, got {shown(value)}")
-    return {_biased_token(token): real(name, bias, -100, 100) for token, bias in value.items()}
-
-
-def _biased_token(token: Any) -> int:
-    try:
-        return integer("a key of logit_bias", token)
-    except ValueError:
-        raise ValueError(
-            "a key of logit_bias must be a token id (a whole number of at least 0), got "
-            f"{shown(token)}"
-        ) from None
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -250,8 +164,3 @@ def mix(x: int) -> int:
     x = ((x ^ (x >> 30)) * FACTORS[0]) & word
     x = ((x ^ (x >> 27)) * FACTORS[1]) & word
     return x ^ (x >> 31)
-
-
-_PLAIN = SamplingParams()
-# The fields that keep a request from running ahead of the host, and their defaults.
-HOST_DEFAULTS = {name: getattr(_PLAIN, name) for name in FIELDS if name not in ON_DEVICE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagedlab.runner import StepResult
+from pagedlab.scheduler import Plan
 
 
 @dataclass
@@ -20,11 +20,7 @@ class Stats:
         prompt_tokens: prompt tokens that were computed; recomputed ones count again.
         cached_tokens: prompt tokens that were found in the prefix cache and not computed.
         output_tokens: new tokens.
-        preemptions: preemptions of a request.
-        swaps: preemptions by swap.
-        drafts: drafts that were checked.
-        drafted_tokens: tokens in those drafts.
-        accepted_tokens: drafted tokens that the model accepted.
+        preemptions: preemptions of a sequence.
         seconds: time spent in steps.
     """
 
@@ -37,38 +33,24 @@ class Stats:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
-    swaps: int = 0
-    drafts: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
     seconds: float = 0.0
 
-    def record(self, result: StepResult, new_tokens: int, seconds: float) -> None:
+    def record(self, plan: Plan, new_tokens: int, seconds: float) -> None:
         """Count a step.
 
         Args:
-            result: the result of the step.
+            plan: what the step computed.
             new_tokens: how many tokens were added to their sequences.
             seconds: the duration of the step.
         """
-        plan = result.plan
-        drafts = result.drafts
         self.steps += plan.passes
-        for _, sequence, start, stop in plan.chunks:
-            self.prompt_tokens += max(0, min(stop, sequence.num_prompt_tokens) - start)
-        self.cached_tokens += sum(plan.cached.values())
+        for chunk in plan.chunks:
+            num_prompt_tokens = chunk.sequence.num_prompt_tokens
+            self.prompt_tokens += max(0, min(chunk.stop, num_prompt_tokens) - chunk.start)
+        self.cached_tokens += sum(plan.admitted.values())
         self.output_tokens += new_tokens
         self.preemptions += len(plan.preempted)
-        self.swaps += sum(mode == "swap" for _, mode in plan.preempted)
         self.seconds += seconds
-        self.drafts += len(drafts)
-        self.drafted_tokens += sum(len(draft.tokens) for draft in drafts)
-        self.accepted_tokens += sum(draft.accepted for draft in drafts)
-
-    @property
-    def acceptance_length(self) -> float:
-        """Average number of tokens that a draft adds: the accepted ones, and one by the model."""
-        return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
 
     @property
     def bytes_peak(self) -> int:
@@ -89,7 +71,5 @@ class Stats:
             f"({self.bytes_peak / 2**20:.1f} MiB), now {self.blocks_used} in use"
         )
         if self.preemptions:
-            text += f"; {self.preemptions} preemptions, {self.swaps} by swap"
-        if self.drafts:
-            text += f"; {self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted"
+            text += f"; {self.preemptions} preemptions"
         return text

@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import BlockPool, BlockTable, OutOfBlocks, SamplingParams, blocks_for
+from pagedlab import BlockPool, OutOfBlocks, SamplingParams, blocks_for
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.beam import BeamSearch, beam_search, beams
-from pagedlab.sequence import Request, Sequence
-from pagedlab.speculative import PromptLookup
-from support.engines import assert_idle, breaking_at, drain, exactly, finished, ids_of
+from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
+from support.engines import assert_idle, breaking_at, drain, exactly, finished, ids_of, sequence_of
 from support.engines import engine as poisoned
 from support.faults import Fault, raising_at
 from support.refused import refused
@@ -137,9 +136,9 @@ def test_a_beam_wide_enough_finds_the_best_of_all_texts(data):
     logprobs = torch.randn(vocabulary + 1, vocabulary, generator=chance).log_softmax(1)  # by the token before
     ends = frozenset(data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=2), label="ends"))
     penalty = data.draw(st.sampled_from([-1.0, 0.0, 0.7, 1.0, 2.0]), label="length penalty")
-    first = Sequence("beam 0", BlockTable(BlockPool(1, 1)), [vocabulary], 0, 1)
-    search = BeamSearch(Request(0, [first], vocabulary**max_tokens, max_tokens), ends, penalty, "never")
-    while search.advance(search.candidates(logprobs[[beam.token_ids[-1] for beam in search.request.sequences]])):
+    first = sequence_of(BlockPool(1, 1), [vocabulary], max_tokens=max_tokens)
+    search = BeamSearch([first], vocabulary**max_tokens, ends, penalty, "never")
+    while search.advance(search.candidates(logprobs[[beam.token_ids[-1] for beam in search.beams]])):
         pass
     expected = {}
     for length in range(1, max_tokens + 1):
@@ -223,7 +222,7 @@ def test_the_engine_serves_others_between_the_steps(tiny):
     wanted = [ids_of([done]) for done in engine(tiny).generate(prompts, exactly(12))]
     options = {"width": 3, "max_tokens": 10, "ignore_eos": True}
     expected = [[beam.output_ids for beam in running] for running in beams(engine(tiny), prompts[0], **options)]
-    llm = engine(tiny, 64, prefix_caching=False, speculative=PromptLookup(k=2))
+    llm = engine(tiny, 64, prefix_caching=False, kind=SpeculativeLLM, drafter=PromptLookup(k=2))
     added = [llm.add(prompt, exactly(12)) for prompt in prompts]
     done = {}
     searches = [beams(llm, prompts[0], **options) for _ in range(2)]
@@ -359,9 +358,9 @@ def test_bad_arguments_are_named_before_anything_changes(tiny, name, bad):
 def test_searches_that_can_never_fit_say_so(tiny):
     llm = engine(tiny, num_blocks=10, block_size=16, max_sequences=8)
     for call in (beams, beam_search):
-        with refused(r"needs 11 blocks .* and the pool has 10"):
+        with refused("4 beams need 11 blocks and the pool has 10"):
             call(llm, prompt_of(tiny, 60), width=4, max_tokens=11)
-        with refused("9 sequences of one prompt run side by side and the engine takes 8"):
+        with refused("9 samples of one prompt begin side by side and the engine takes 8"):
             call(llm, [5], width=9, max_tokens=1)
         with refused("the prompt is empty"):
             call(llm, [], width=2)

@@ -16,8 +16,9 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from pagedlab import LLM, SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.recipes.beam import beam_search
-from pagedlab.serving.app import create_app
-from pagedlab.serving.background import BackgroundServer
+from pagedlab.recipes.penalties import Penalties
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
 from support.sentencepiece import whole_words
 
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -173,7 +174,7 @@ def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(straddling, data):
 @pytest.mark.parametrize("max_tokens", [1, 3])
 def test_the_engine_ends_a_text_with_stop_if_the_stop_string_was_held_back(tiny, max_tokens):
     (first_byte,) = tiny.tokenizer.convert_tokens_to_ids([bytes_to_unicode()[0xE0]])
-    params = SamplingParams(max_tokens, logit_bias={first_byte: 100.0}, stop=["\ufffd"], ignore_eos=True)
+    params = SamplingParams(max_tokens, adjust=Penalties(bias={first_byte: 100.0}), stop=["\ufffd"], ignore_eos=True)
     llm = LLM(tiny, num_blocks=8, verbose=False)
     (done,) = llm.generate(["The cat"], params)
     (output,) = done.outputs
@@ -251,7 +252,7 @@ def llama(tiny):
     ("stop", "text"), [((), " a a a"), (("a",), " "), ((" a",), ""), (("a a",), " "), (("ill",), " a a a")]
 )
 def test_the_engine_keeps_the_first_space(llama, stop, text):
-    params = SamplingParams(3, logit_bias={A: 100.0}, stop=stop, ignore_eos=True)
+    params = SamplingParams(3, adjust=Penalties(bias={A: 100.0}), stop=stop, ignore_eos=True)
     llm = LLM(llama, num_blocks=8, verbose=False)
     (output,) = llm.generate("the old mill", params)[0].outputs
     assert output.text == text

@@ -6,10 +6,9 @@ import pytest
 
 import pagedlab
 from pagedlab import LLM, SamplingParams
-from pagedlab.blocks import BlockCopy, BlockTable
-from pagedlab.scheduler import Chunk, Preemption, Request, Schedule
-from pagedlab.sequence import Sequence
-from support.engines import exactly
+from pagedlab.blocks import BlockCopy
+from pagedlab.scheduler import Chunk, Plan
+from support.engines import exactly, sequence_of
 
 
 @pytest.mark.parametrize("documented", [LLM, LLM.generate, SamplingParams], ids=lambda one: one.__qualname__)
@@ -36,9 +35,8 @@ def test_an_engine_a_plan_and_a_completion_are_one_useful_line(tiny):
     text = completion.outputs[0].text
     output = f"Output({text!r}, 2 tokens, finish_reason='length')"
     assert repr(completion) == f"Completion(0, finished, 3 prompt tokens, [{output}])"
-    assert repr(llm.plan) == "Schedule(computes r0[3:4])"
-    seq = Sequence("r7", BlockTable(llm.pool), [1, 2], 0, 2)
-    request = Request(7, [seq], 1, 4)
-    plan = Schedule([Chunk(request, seq, 0, 2)], [BlockCopy(1, 3)], [request], [Preemption(request, "swap")])
-    assert repr(plan) == "Schedule(computes r7[0:2]; copies block 1 to 3; admits r7; preempts r7 by swap)"
-    assert repr(Schedule()) == "Schedule(computes nothing)"
+    assert repr(llm.plan) == "Plan(computes r0[3:4])"
+    sequence = sequence_of(llm.pool, [1, 2], request_id=7, nth=2)
+    plan = Plan([Chunk(sequence, 0, 2)], [BlockCopy(1, 3)], [], {sequence: 0}, {sequence: "swap"})
+    assert repr(plan) == "Plan(computes r7.2[0:2]; copies block 1 to 3; admits r7.2; preempts r7.2 by swap)"
+    assert repr(Plan()) == "Plan(computes nothing)"

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.garbage import full_collections_postponed
+from pagedlab_serve.garbage import full_collections_postponed
 
 
 @pytest.fixture
@@ -27,26 +26,6 @@ def eager_collections():
     gc.callbacks.remove(note)
     gc.set_threshold(*usual)
     gc.unfreeze()
-
-
-def test_generate_has_no_full_collection(eager_collections):
-    with LLM(verbose=False) as llm:
-        prompts = [[number + 5] * 20 for number in range(8)]
-        params = SamplingParams(max_tokens=8)
-        llm.generate(prompts, params)  # the first call's imports and caches are made
-        gc.freeze()
-        gc.collect()
-        eager_collections.clear()
-        llm.generate(prompts, params)
-        assert eager_collections  # young objects were collected
-        assert 2 not in eager_collections
-    assert gc.get_threshold() == (10, 1, 1)
-
-
-def test_a_failed_generate_restores_the_settings(eager_collections):
-    with LLM(verbose=False) as llm, pytest.raises(ValueError, match="prompt"):
-        llm.generate([[5], []])
-    assert gc.get_threshold() == (10, 1, 1)
 
 
 def test_the_last_of_several_threads_restores_the_settings(eager_collections):

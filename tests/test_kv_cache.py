@@ -1,4 +1,4 @@
-"""The tensors behind the blocks: writes by slot, copies as if one after the other, blocks swapped and brought back."""
+"""The tensors behind the blocks: writes by slot, copies as if one after the other."""
 
 import os
 
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab import BlockCopy, BlockPool, BlockTable, KVCache
-from support.engines import poison
 from support.refused import refused
 
 
@@ -62,30 +61,7 @@ def test_writes_land_in_the_slots_of_the_table_and_nowhere_else(data, length):
     assert torch.equal(cache.values, before.values)
 
 
-@given(out=st.lists(BLOCK, unique=True), data=st.data())
-def test_swapped_blocks_come_back_wherever_they_are_put(out, data):
-    back = data.draw(st.permutations(range(BLOCKS)).map(lambda ids: ids[: len(out)]))
-    cache, before = numbered_cache(), numbered_cache()
-    swapped = cache.swap_out(out)
-    poison(cache)  # what is swapped must be a copy
-    cache.swap_in(swapped, back)
-    assert swapped.keys.shape == (LAYERS, len(out), SIZE, HEADS, DIM)
-    others = [b for b in range(BLOCKS) if b not in back]
-    for tensor, expected in ((cache.keys, before.keys), (cache.values, before.values)):
-        assert torch.equal(tensor[:, back], expected[:, out])
-        assert tensor[:, others].isnan().all()
-
-
-def test_swapped_blocks_need_as_many_places():
-    cache = numbered_cache()
-    swapped, before = cache.swap_out([0, 1]), cache.keys.clone()
-    with refused("2 blocks were swapped out, and 3 ids"):
-        cache.swap_in(swapped, [2, 3, 4])
-    assert torch.equal(cache.keys, before)
-
-
 THREE, TWO, SLOTS = torch.ones(3, HEADS, DIM), torch.ones(2, HEADS, DIM), torch.tensor([0, 1, 2])
-SWAPPED = numbered_cache().swap_out([0, 1])
 LAST = BLOCKS * SIZE - 1
 WANTED = r"^k and v must be \[T, 2, 5\] in torch.float32, and slots \[T\] in torch.int64, got "
 
@@ -111,13 +87,6 @@ WANTED = r"^k and v must be \[T, 2, 5\] in torch.float32, and slots \[T\] in tor
         ("copy_blocks", [[(0, 1), (2,)]], r"^copies must be a list of BlockCopy.*, got \[\(0, 1\), \(2,\)\]$"),
         ("copy_blocks", [[(0, 1, 2)]], r"^copies must be a list of BlockCopy.*, got \[\(0, 1, 2\)\]$"),
         ("copy_blocks", [3], "^copies must be a list of BlockCopy.*, got 3$"),
-        ("swap_out", [[8]], "^a block id must be .* from 0 to 7, got 8$"),
-        ("swap_out", [3], "^block_ids must be a list, got 3$"),
-        ("swap_in", [3, [0]], "^swapped must be what swap_out returned, got 3$"),
-        ("swap_in", [SWAPPED, [2, 8]], "^a block id must be .* from 0 to 7, got 8$"),
-        ("swap_in", [SWAPPED, [2, 2]], r"^block_ids must be different blocks, got \[2, 2\]$"),
-        ("swap_in", [KVCache(LAYERS, 1, SIZE, HEADS, DIM, torch.float16).swap_out([0]), [2]], "in torch.float16$"),
-        ("swap_in", [KVCache(2, 1, SIZE, HEADS, DIM).swap_out([0]), [2]], r"must be \[3, 1, 4, 2, 5\] in "),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_stored(method, arguments, said):

@@ -11,7 +11,8 @@ import torch
 from pagedlab import LLM, SamplingParams
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.recipes.logprobs import score
-from pagedlab.speculative import DraftModel, PromptLookup
+from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
+from pagedlab.recipes.swap import SwappingScheduler
 from support.engines import assert_idle, exactly, finished, ids_of, plain_logits, poison
 from support.refused import refused
 
@@ -59,17 +60,18 @@ HOW = {
     "sampled": ({}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9}),
     "chunked": ({"max_batch_tokens": 7}, {"temperature": 0.8, "n": 2}),
     "recompute": ({"num_blocks": 26}, {"temperature": 0.8, "n": 2}),
-    "swap": ({"num_blocks": 26, "preemption": "swap"}, {"temperature": 0.8, "n": 2}),
+    "swap": ({"num_blocks": 26, "scheduler": SwappingScheduler}, {"temperature": 0.8, "n": 2}),
     "chunked and recompute": ({"num_blocks": 18, "max_batch_tokens": 7}, {"temperature": 0.8, "n": 2}),
     "no cache": ({"prefix_caching": False}, {}),
-    "prompt lookup": ({"speculative": PromptLookup(k=3)}, {}),
+    "prompt lookup": ({"kind": SpeculativeLLM, "drafter": PromptLookup(k=3)}, {}),
 }
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_logprobs_are_those_of_a_plain_forward_pass(exact, how, seed):
-    options, params = HOW[how]
-    llm = LLM(exact, verbose=False, **{"block_size": 4, "num_blocks": 256, **options})
+    options, params = dict(HOW[how][0]), HOW[how][1]
+    kind = options.pop("kind", LLM)
+    llm = kind(exact, verbose=False, **{"block_size": 4, "num_blocks": 256, **options})
     asked = exactly(16, logprobs=K, seed=seed, **params)
     for _ in range(2):  # the second time the cache has all of it, which must not matter
         for completion in llm.generate(prompts(seed, 4, 20), asked):
@@ -87,7 +89,7 @@ def test_in_fp32(tiny):
 
 
 def test_a_draft_models_tokens_have_the_targets_logprobs(exact, seed):
-    llm = LLM(exact, num_blocks=128, verbose=False, speculative=DraftModel(exact, k=3))
+    llm = SpeculativeLLM(exact, num_blocks=128, verbose=False, drafter=DraftModel(exact, k=3))
     asked = exactly(12, logprobs=K, temperature=0.9, seed=seed)
     for completion in llm.generate(prompts(seed, 4), asked):
         assert_right(exact, completion)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from pagedlab import LLM
 from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.recipes.logprobs import score
+from pagedlab.recipes.penalties import Penalties
+from pagedlab_fast import LLM
 from support.engines import all_ids_of, exactly, plain_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
@@ -13,9 +14,8 @@ ASKED = [
     {},
     {"logprobs": 3},
     {"temperature": 0.8, "n": 2, "logprobs": 2},
-    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "logit_bias": {13: -100}},
+    {"adjust": Penalties(1.3, presence=0.5, bias={13: -100})},
     {"temperature": 1.2, "min_p": 0.2, "logprobs": 0},
-    {"stop_token_ids": [13]},
     {"temperature": 0.8},
 ]
 

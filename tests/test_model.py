@@ -26,11 +26,11 @@ from tqdm import tqdm
 from pagedlab import LLM, SamplingParams
 from pagedlab import model as model_module
 from pagedlab.attention import BACKENDS, get_backend
-from pagedlab.command_line import program_name
-from pagedlab.hub import download
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model, read_config
 from pagedlab.model import Model, load_model
 from pagedlab.outputs import NOT_FINITE
+from pagedlab_serve.command_line import program_name
+from pagedlab_serve.hub import download
 from support.checkpoints import random_checkpoint
 from support.engines import exactly, ids_of, output_of, paged_logits, plain_logits
 from support.refused import refused
@@ -133,7 +133,7 @@ def put_into(cache, hub_id=DEFAULT_MODEL, leave_out=""):
     return folder
 
 
-FALLBACK = f"the real Qwen is not on this machine; `{program_name()} download` fetches it"
+FALLBACK = "the real Qwen is not on this machine; `pagedlab download` fetches it"
 
 
 def test_the_argument_comes_first_and_the_environment_second(monkeypatch):
@@ -155,7 +155,7 @@ def test_the_cache_comes_third(cache, hub, tiny, capsys):
 
 def test_the_tiny_model_comes_last_and_no_hub_is_asked(cache, hub):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with refused(f"`{program_name()} download some/model` fetches it") as caught:
+    with refused("`pagedlab download some/model` fetches it") as caught:
         load_model("some/model")
     assert "is no folder and not in the local Hugging Face cache" in str(caught.value)
     assert not hub.asked
@@ -167,7 +167,7 @@ def test_a_model_in_part_is_none(cache, name):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
     (folder / name).symlink_to(cache / "no" / "such" / "blob")
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with refused(f"holds no .*: `{program_name()} download {DEFAULT_MODEL}` fetches it"):
+    with refused(f"holds no .*: `pagedlab download {DEFAULT_MODEL}` fetches it"):
         load_model(DEFAULT_MODEL)
 
 

@@ -12,18 +12,20 @@ import httpx
 import pytest
 import torch
 
+import pagedlab_fast
 from pagedlab import LLM, SamplingParams
-from pagedlab.__main__ import main
-from pagedlab.cli.chat import converse
-from pagedlab.cli.conversation import Conversation
-from pagedlab.cli.screen import PlainScreen
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.logprobs import score
-from pagedlab.sampling import NO_TOKEN, sample
-from pagedlab.serving.app import create_app
-from pagedlab.serving.background import BackgroundServer
-from pagedlab.speculative import DraftModel, PromptLookup
-from pagedlab.trace import Recorder, Replay
+from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.speculative import Drafting, DraftModel, PromptLookup
+from pagedlab.recipes.trace import Recorder, Replay
+from pagedlab.sampling import NO_TOKEN, sample_rows
+from pagedlab_serve.__main__ import main
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
+from pagedlab_serve.cli.chat import converse
+from pagedlab_serve.cli.conversation import Conversation
+from pagedlab_serve.cli.screen import PlainScreen
 from support.drafters import Recalls
 from support.engines import assert_idle, breaking_at, engine, exactly, prompts_of
 
@@ -73,7 +75,7 @@ def test_the_sampler_marks_a_row(kind, asked):
     sound[::2] = -torch.inf
     logits = torch.stack([spoilt_rows(10)[kind], sound]).repeat(2, 1)
     params = [SamplingParams(temperature=t, **asked) for t in (0.0, 0.0, 1.0, 1.0)]
-    tokens, logprobs = sample(logits, params, torch.zeros(4).long(), torch.arange(4))
+    tokens, logprobs = sample_rows(logits, params, torch.zeros(4).long(), torch.arange(4))
     assert [token == NO_TOKEN for token in tokens.tolist()] == [True, False] * 2
     assert [math.isnan(logprob) for logprob in logprobs.tolist()] == [True, False] * 2
 
@@ -88,7 +90,7 @@ ASKED = {
     "greedy": {},
     "sampled": {"temperature": 1e-6},
     "logprobs": {"logprobs": 2},
-    "penalty": {"repetition_penalty": 1 + 1e-9, "logprobs": 0},
+    "penalty": {"adjust": Penalties(repetition=1 + 1e-9), "logprobs": 0},
     "min_p": {"temperature": 1e-6, "min_p": 0.1},
     "stop": {"stop": ("zzzz",)},
 }
@@ -98,7 +100,7 @@ ASKED = {
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_it_ends_its_own_request(tiny, breaking, prompts, answers, place, drafter, asked):
     texts = dict(zip(map(tuple, prompts), answers, strict=True))
-    llm = engine(breaking, speculative=DRAFTERS[drafter](tiny, texts))
+    llm = engine(breaking, kind=Drafting, drafter=DRAFTERS[drafter](tiny, texts))
     (first,), *others = [done.outputs for done in llm.generate(prompts, exactly(NEW, **asked))]
     assert (first.finish_reason, first.error) == ("error", NOT_FINITE)
     # Attention multiplies what a row does not see by 0, and 0 * NaN is NaN. So a draft with the token breaks the row
@@ -119,7 +121,7 @@ def test_it_ends_its_own_request(tiny, breaking, prompts, answers, place, drafte
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_model_that_breaks_ends_its_drafts_alone(tiny, breaking, prompts, answers, temperature):
-    llm = engine(tiny, speculative=DraftModel(breaking, k=3))
+    llm = engine(tiny, kind=Drafting, drafter=DraftModel(breaking, k=3))
     params = exactly(NEW, temperature=temperature, top_k=1)
     assert [done.outputs[0].token_ids for done in llm.generate(prompts, params)] == answers
     assert_idle(llm)
@@ -238,7 +240,9 @@ def test_a_stream_over_http_ends_with_an_error(server, tiny, prompts, answers, p
 
 @pytest.mark.parametrize("more", [[], ["The end"]])
 def test_generate_prints_what_there_is_and_one_line(breaking, prompts, tiny, more, monkeypatch, capsys):
-    monkeypatch.setattr("pagedlab.cli.generate.LLM", lambda **_: LLM(breaking, num_blocks=64, verbose=False))
+    monkeypatch.setattr(
+        "pagedlab_serve.cli.generate.LLM", lambda **_: pagedlab_fast.LLM(breaking, num_blocks=64, verbose=False)
+    )
     monkeypatch.setattr(sys, "argv", ["pagedlab"])
     assert main(["generate", tiny.decode(prompts[0]), *more, "--max-tokens", "12"]) == 2
     out, err = capsys.readouterr()

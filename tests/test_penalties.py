@@ -1,24 +1,22 @@
 """What changes logits before a token is taken: equal to transformers' own processors, and only for who asks."""
 
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers.generation import logits_process as hf
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.logits import adjust
-from pagedlab.speculative import PromptLookup
-from support.engines import all_ids_of, exactly, output_of, plain_logits
+from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
+from support.engines import all_ids_of, exactly, plain_logits
 from support.refused import refused
 
 V = 50
 
 
 def adjusted(logits, prompt, new, **params):
-    text = SimpleNamespace(token_ids=prompt + new, output_ids=new, num_outputs=len(new))
-    return adjust(logits[None], [(SamplingParams(**params), text)])[0]
+    return Penalties(**params)(logits, prompt, new)
 
 
 @pytest.fixture
@@ -32,46 +30,40 @@ def case(seed):
 def test_repetition_penalty(case, penalty):
     logits, prompt, new = case
     expected = hf.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + new]), logits[None].clone())[0]
-    assert torch.equal(adjusted(logits, prompt, new, repetition_penalty=penalty), expected)
+    assert torch.equal(adjusted(logits, prompt, new, repetition=penalty), expected)
 
 
 def test_logit_bias(case):
     logits, prompt, new = case
     bias = {3: 7.5, 0: -100, V - 1: 2}
     processor = hf.SequenceBiasLogitsProcessor({(token,): float(value) for token, value in bias.items()})
-    assert torch.equal(
-        adjusted(logits, prompt, new, logit_bias=bias), processor(torch.tensor([prompt]), logits[None])[0]
-    )
+    assert torch.equal(adjusted(logits, prompt, new, bias=bias), processor(torch.tensor([prompt]), logits[None])[0])
 
 
 def test_presence_and_frequency_are_about_the_new_text_alone(case):
     """OpenAI's formula, token by token; transformers has neither."""
     logits, prompt, new = case
-    ours = adjusted(logits, prompt, new, presence_penalty=0.7, frequency_penalty=-0.3)
+    ours = adjusted(logits, prompt, new, presence=0.7, frequency=-0.3)
     expected = [logits[t].item() - (t in new) * 0.7 + new.count(t) * 0.3 for t in range(V)]
     torch.testing.assert_close(ours, torch.tensor(expected))
-    assert torch.equal(adjusted(logits, prompt, [], presence_penalty=2, frequency_penalty=2), logits)
-
-
-def test_nobody_asks_nothing_changes(case):
-    logits = case[0]
-    assert adjust(logits[None], [(SamplingParams(temperature=1.0), SimpleNamespace())]).data_ptr() == logits.data_ptr()
+    assert torch.equal(adjusted(logits, prompt, [], presence=2, frequency=2), logits)
 
 
 ASKED = [
-    {"repetition_penalty": 1.3},
-    {"presence_penalty": 1.5, "frequency_penalty": 0.5},
-    {"logit_bias": {13: -100, 261: 5}},
+    {"adjust": Penalties(repetition=1.3)},
+    {"adjust": Penalties(presence=1.5, frequency=0.5)},
+    {"adjust": Penalties(bias={13: -100, 261: 5})},
     {"min_p": 0.3, "temperature": 1.5, "seed": 3},
-    {"repetition_penalty": 1.2, "temperature": 0.9, "seed": 4, "n": 2},
+    {"adjust": Penalties(repetition=1.2), "temperature": 0.9, "seed": 4, "n": 2},
     {},
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_blocks": 20, "block_size": 4}, {"speculative": PromptLookup(k=3)}])
+@pytest.mark.parametrize("options", [{}, {"num_blocks": 20, "block_size": 4}, {"drafter": PromptLookup(k=3)}])
 def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, options, seed):
     """All in one batch as each alone; greedy with a penalty as transformers' `generate`."""
-    llm = LLM(tiny, verbose=False, **{"num_blocks": 128, **options})
+    kind = SpeculativeLLM if "drafter" in options else LLM
+    llm = kind(tiny, verbose=False, **{"num_blocks": 128, **options})
     prompt = tiny.encode("Once upon a time, there was a")
     params = [exactly(16, logprobs=0, **asked) for asked in ASKED]
     done = llm.generate([prompt] * len(params), params)
@@ -93,64 +85,53 @@ def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, optio
     assert done[0].outputs[0].token_ids == out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("ignore_eos", [False, True])
-def test_stop_token_ids(tiny, ignore_eos):
+def test_any_function_of_the_logits(tiny):
+    """One that allows three tokens, and one that raises: it ends its own request, as logits that are not finite do."""
+    seen = []
+
+    def only_three(logits, prompt_ids, output_ids):
+        seen.append((prompt_ids, output_ids))
+        allowed = torch.full_like(logits, -torch.inf)
+        allowed[[5, 6, 7]] = logits[[5, 6, 7]]
+        return allowed
+
+    def fails(logits, prompt_ids, output_ids):
+        raise ZeroDivisionError
+
     llm = LLM(tiny, num_blocks=64, verbose=False)
-    story = "Once upon a time, there was a"
-    plain = output_of(llm, story, exactly(12)).token_ids
-    stops = SamplingParams(max_tokens=12, stop_token_ids=[plain[5]], ignore_eos=ignore_eos)
-    output = output_of(llm, story, stops)
-    assert output.token_ids == plain[: plain.index(plain[5]) + 1]
-    assert output.finish_reason == "stop"
-    assert "".join(llm.stream(story, stops)) == output.text == llm.decode(output.token_ids)
+    params = [exactly(4, adjust=only_three), exactly(4, adjust=fails), exactly(4)]
+    with pytest.warns(UserWarning, match="adjust of r1 raised ZeroDivisionError"):
+        limited, failed, plain = (completion.outputs[0] for completion in llm.generate([[9, 8]] * 3, params))
+    assert set(limited.token_ids) <= {5, 6, 7}
+    assert seen == [([9, 8], limited.token_ids[:i]) for i in range(4)]
+    assert (failed.finish_reason, failed.token_ids) == ("error", [])
+    assert len(plain.token_ids) == 4
+    assert llm.pool.num_used == 0
 
 
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
         *(("min_p", bad) for bad in (-0.1, 1.1, "x", True)),
-        *(("repetition_penalty", bad) for bad in (0, -1, 101, None)),
-        *((name, bad) for name in ("presence_penalty", "frequency_penalty") for bad in (-2.1, 3, float("nan"))),
-        *(("logit_bias", bad) for bad in (5, {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}, [3], "ab")),
-        *(("stop_token_ids", bad) for bad in (-1, [1.5], "7", "", b"7", {})),
+        *(("repetition", bad) for bad in (0, -1, 101, None)),
+        *((name, bad) for name in ("presence", "frequency") for bad in (-2.1, 3, float("nan"))),
+        *(("bias", bad) for bad in (5, {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}, [3], "ab")),
+        *(("adjust", bad) for bad in (3, "penalties")),
     ],
 )
 def test_bad_values_are_named(name, bad):
     with refused(name):
-        SamplingParams(**{name: bad})
+        (SamplingParams if name in ("min_p", "adjust") else Penalties)(**{name: bad})
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"logit_bias": {"a": 1}}, r"a key of .* must be a token id \(a whole number of at least 0\), got 'a'$"),
-        ({"logit_bias": [3]}, r"logit_bias must be a dict from token ids to numbers, got \[3\]$"),
-        ({"stop": 3}, "stop must be strings with at least one character, got 3$"),
-        ({"stop_token_ids": 3}, "stop_token_ids must be a list of token ids, got 3$"),
-    ],
-)
-def test_a_bad_value_is_shown_as_it_was_given(given, said):
-    with refused(said):
-        SamplingParams(**given)
-
-
-def test_none_is_none():
-    assert SamplingParams(stop=None, stop_token_ids=None, logit_bias=None) == SamplingParams()
-
-
-def test_what_cannot_be(tiny):
-    llm = LLM(tiny, num_blocks=16, verbose=False)
-    with refused("a token id in logit_bias must be a whole number from 0 to 4095"):
-        llm.generate("Once", SamplingParams(logit_bias={5000: 1.0}))
-    with refused("a token id in stop_token_ids must be a whole number from 0 to 4095, got 4096"):
-        llm.generate("Once", SamplingParams(stop_token_ids=[3, 4096]))
-    with refused("1 prompt and 2 SamplingParams: give one for all, or one each"):
-        llm.generate("Once", [SamplingParams()] * 2)
-    assert (llm.num_unfinished, llm.pool.num_free) == (0, 16)
+def test_a_stop_string_is_a_text():
+    with refused("stop must be strings with at least one character, got 3$"):
+        SamplingParams(stop=3)
+    assert SamplingParams(stop=None) == SamplingParams()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny, temperature):
-    params = exactly(4, temperature=temperature, repetition_penalty=1e-213, seed=1)
+    params = exactly(4, temperature=temperature, adjust=Penalties(repetition=1e-213), seed=1)
     (done,) = LLM(tiny, num_blocks=16, verbose=False).generate("The cat sat", params)
     assert all(0 <= token < 4096 for token in done.outputs[0].token_ids)

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
-from pagedlab import SamplingParams, sampling_params
-from pagedlab.sampling import probabilities, sample, uniform
+from pagedlab import SamplingParams
+from pagedlab.recipes.penalties import Penalties
+from pagedlab.sampling import probabilities, sample_rows, uniform
 from pagedlab.sampling_params import mix, request_seed
+from pagedlab_fast.asked import wants_host
 from support.refused import refused
 
 MASK = (1 << 64) - 1
@@ -24,7 +26,7 @@ def draws(logits, count, seed, **params):
     """`count` draws from one row of logits, at as many positions."""
     rows = logits.expand(count, -1)
     seeds, positions = torch.full((count,), seed), torch.arange(count)
-    return sample(rows, [SamplingParams(**params)] * count, seeds, positions)[0]
+    return sample_rows(rows, [SamplingParams(**params)] * count, seeds, positions)[0]
 
 
 def assert_distributed(tokens, probs):
@@ -100,8 +102,8 @@ def test_the_limits_together_keep_what_transformers_keeps(temperature, seed):
 def test_min_p_leaves_neighbours_the_likeliest_token_and_its_logprob_alone(seed):
     logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(seed))
     params = [SamplingParams(temperature=t, min_p=min_p, seed=0) for t, min_p in ((1.0, 0.0), (0.0, 0.5), (1.0, 1.0))]
-    tokens, logprobs = sample(logits, params, torch.zeros(3).long(), torch.arange(3))
-    plain, _ = sample(logits[:1], params[:1], torch.zeros(1).long(), torch.arange(1))
+    tokens, logprobs = sample_rows(logits, params, torch.zeros(3).long(), torch.arange(3))
+    plain, _ = sample_rows(logits[:1], params[:1], torch.zeros(1).long(), torch.arange(1))
     assert tokens.tolist() == [int(plain), *logits[1:].argmax(1).tolist()]
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, 1).gather(1, tokens[:, None])[:, 0])
 
@@ -120,10 +122,12 @@ def test_next_to_no_temperature_is_the_likeliest(temperature, seed):
 def test_temperature_0_is_the_likeliest_and_the_first_of_equals(seed):
     logits = torch.randn(40, 50, generator=torch.Generator().manual_seed(seed))
     greedy = [SamplingParams()] * 40
-    tokens, logprobs = sample(logits, greedy, torch.zeros(40, dtype=torch.int64), torch.zeros(40, dtype=torch.int64))
+    tokens, logprobs = sample_rows(
+        logits, greedy, torch.zeros(40, dtype=torch.int64), torch.zeros(40, dtype=torch.int64)
+    )
     assert torch.equal(tokens, logits.argmax(1))
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, 1).amax(1))
-    assert sample(torch.ones(1, 9), greedy[:1], torch.zeros(1).long(), torch.zeros(1).long())[0].item() == 0
+    assert sample_rows(torch.ones(1, 9), greedy[:1], torch.zeros(1).long(), torch.zeros(1).long())[0].item() == 0
 
 
 def test_huge_temperature_is_uniform_and_keeps_to_top_k(seed):
@@ -140,7 +144,7 @@ def test_logprob_is_the_models_own(seed):
     """Before temperature, top_k and top_p: what the plain softmax gives the token that was drawn."""
     logits = torch.randn(64, 20, generator=torch.Generator().manual_seed(seed))
     params = [SamplingParams(temperature=0.3 + i % 3, top_k=i % 4, top_p=0.5 + i % 2 / 2) for i in range(64)]
-    tokens, logprobs = sample(logits, params, torch.full((64,), seed), torch.arange(64))
+    tokens, logprobs = sample_rows(logits, params, torch.full((64,), seed), torch.arange(64))
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, 1)[torch.arange(64), tokens])
     assert (tokens.dtype, logprobs.dtype) == (torch.int64, torch.float32)
 
@@ -148,7 +152,7 @@ def test_logprob_is_the_models_own(seed):
 def test_logits_stay_as_they_are(seed):
     logits = torch.randn(4, 20)
     before = logits.clone()
-    sample(logits, [SamplingParams(temperature=1.0, top_k=3)] * 4, torch.full((4,), seed), torch.arange(4))
+    sample_rows(logits, [SamplingParams(temperature=1.0, top_k=3)] * 4, torch.full((4,), seed), torch.arange(4))
     assert torch.equal(logits, before)
 
 
@@ -163,13 +167,14 @@ def test_a_draw_does_not_depend_on_its_neighbours(data, number):
         for k, p in zip([0, 3, 0, 5, 1, 0, 30, 99][:rows], [1.0, 1.0, 0.5, 0.9, 1.0, 0.1, 1.0, 0.99], strict=False)
     ]
     seeds, positions = torch.randint(2**62, (2, rows), generator=rng)
-    together = sample(logits, params, seeds, positions)[0]
+    together = sample_rows(logits, params, seeds, positions)[0]
     alone = [
-        sample(logits[i : i + 1], params[i : i + 1], seeds[i : i + 1], positions[i : i + 1])[0] for i in range(rows)
+        sample_rows(logits[i : i + 1], params[i : i + 1], seeds[i : i + 1], positions[i : i + 1])[0]
+        for i in range(rows)
     ]
     assert torch.equal(together, torch.cat(alone))
     order = torch.tensor(data.draw(st.permutations(range(rows))))
-    shuffled = sample(logits[order], [params[i] for i in order], seeds[order], positions[order])[0]
+    shuffled = sample_rows(logits[order], [params[i] for i in order], seeds[order], positions[order])[0]
     assert torch.equal(shuffled, together[order])
 
 
@@ -249,10 +254,8 @@ def test_numbers_of_other_libraries_become_pythons():
 
 
 def test_parameters_are_hashable():
-    one = SamplingParams(max_tokens=3, logit_bias={1: 2.0, 3: -1.0}, stop=["a"], stop_token_ids=[4])
-    same = SamplingParams(max_tokens=3, logit_bias={3: -1.0, 1: 2.0}, stop=("a",), stop_token_ids=(4,))
-    other = SamplingParams(max_tokens=3, logit_bias={1: 2.5, 3: -1.0}, stop=["a"], stop_token_ids=[4])
-    assert one == same
+    one, same, other = (SamplingParams(3, stop=["a"], adjust=Penalties(1.1, bias={1: b})) for b in (2.0, 2.0, 2.5))
+    assert one == same != other
     assert hash(one) == hash(same)
     assert len({one, same, other, SamplingParams(), SamplingParams()}) == 3
 
@@ -276,23 +279,19 @@ def test_request_seeds_are_those_of_splitmix64(rng):
         assert (mix((mix(number) + position) & word) >> 11) * 2.0**-53 == expected
 
 
-def test_a_new_field_is_off_the_fast_path_until_it_is_named():
-    """Whether the device may sample is a list of what it can do, not of what it cannot."""
-    assert {each.name for each in fields(SamplingParams)} >= sampling_params.ON_DEVICE
-    changed = {
-        "logprobs": 0, "min_p": 0.1,
-        "logit_bias": {1: 1.0}, "stop_token_ids": (3,),
+def test_what_the_host_must_sample():
+    fast = {
+        "max_tokens": 5, "temperature": 0.7, "top_k": 3, "top_p": 0.5, "n": 3, "stop": "x", "ignore_eos": True,
+        "seed": 5, "adjust": Penalties(1.1, 0.1, 0.1),
     }  # fmt: skip
-    assert {each.name for each in fields(SamplingParams)} - sampling_params.ON_DEVICE == {*changed}
-    for name, value in changed.items():
-        assert SamplingParams(**{name: value}).wants_host, name
-    plain = SamplingParams(5, 0.7, top_k=3, top_p=0.5, n=3, ignore_eos=True, stop="x", logit_bias={})
-    assert not plain.wants_host
-    assert not replace(plain, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1).wants_host
+    host = [{"logprobs": 0}, {"min_p": 0.1}, {"adjust": Penalties(bias={1: 1.0})}, {"adjust": lambda *row: row[0]}]
+    assert {*fast, *(name for one in host for name in one)} == {each.name for each in fields(SamplingParams)}
+    assert not wants_host(SamplingParams(**fast))
+    assert [wants_host(SamplingParams(**one)) for one in host] == [True] * 4
 
 
 def test_parameters_cannot_be_changed():
-    params = SamplingParams(stop="end", logit_bias={1: 2.0})
+    params = SamplingParams(stop="end")
     with pytest.raises(FrozenInstanceError):
         params.temperature = 1
-    assert replace(params, temperature=1) == SamplingParams(temperature=1, stop="end", logit_bias={1: 2.0})
+    assert replace(params, temperature=1) == SamplingParams(temperature=1, stop="end")

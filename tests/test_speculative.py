@@ -10,15 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.model import Model
+from pagedlab.recipes.speculative import Draft, DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
+from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.sampling import probabilities
-from pagedlab.scheduler import Request, Scheduler, Sequence
-from pagedlab.speculative import Draft, DraftModel, PromptLookup, Speculation, accept_or_redraw
+from pagedlab.scheduler import Scheduler
 from support.engines import (
     LENGTHS,
     NEW,
-    PREEMPTIONS,
+    SCHEDULERS,
     TEXT,
     all_ids_of,
     arrive_in_any_order,
@@ -34,16 +35,15 @@ from support.engines import (
 )
 from support.faults import Fault, raising_at
 from support.refused import refused
+from support.toy import toy
 
 
 class Poisoned(DraftModel):
     """A draft model whose cache is full of NaN before it is used."""
 
-    def propose(self, asks):
-        if self._cache.keys.shape[1] != self._llm.pool.num_blocks:
-            self._cache = self.model.kv_cache(self._llm.pool.num_blocks, self._llm.pool.block_size)
-            poison(self._cache)
-        return super().propose(asks)
+    def _begin(self):
+        super()._begin()
+        poison(self._cache)
 
 
 class Scripted:
@@ -52,7 +52,7 @@ class Scripted:
     def __init__(self, k, say):
         self.k, self.say = k, say
 
-    def attach(self, llm, block_size):
+    def attach(self, llm):
         return 0
 
     def propose(self, asks):
@@ -100,7 +100,7 @@ def test_fifty_prompts(tiny, noisy, hugging_face):
         assert expected[i][: len(ends)] == ends
     steps = plain.stats.steps
     for k, drafter in ((1, "noisy"), (5, "itself"), (8, "lookup")):
-        llm = engine(tiny, 1024, speculative=drafter_of(drafter, k, tiny, noisy))
+        llm = engine(tiny, 1024, kind=SpeculativeLLM, drafter=drafter_of(drafter, k, tiny, noisy))
         assert ids_of(llm.generate(prompts, params)) == expected, (k, drafter)
         assert llm.stats.output_tokens == 8 * 50
         assert llm.stats.drafted_tokens > 0
@@ -115,7 +115,7 @@ def test_fifty_prompts(tiny, noisy, hugging_face):
 def test_one_text_of_its_own_draft(tiny):
     """k + 1 tokens a step, and the acceptance length says so."""
     for caching in (True, False):
-        llm = engine(tiny, 32, 4, speculative=Poisoned(tiny, 3), prefix_caching=caching)
+        llm = engine(tiny, 32, 4, kind=SpeculativeLLM, drafter=Poisoned(tiny, 3), prefix_caching=caching)
         for _ in range(4):  # the draft's own blocks of one text are the next one's, and the other way round
             llm.generate(prompts_of(tiny, [20]), exactly(13))
             assert (llm.stats.steps, llm.stats.drafts, llm.stats.acceptance_length) == (4, 3, 4.0)
@@ -129,7 +129,9 @@ def test_chunked_prompts(tiny, noisy, hugging_face, block_size, chunk):
     drafts = 0
     for name in ("lookup", "noisy"):
         drafter = drafter_of(name, 3, tiny, noisy)
-        llm = engine(tiny, 512, block_size, max_batch_tokens=chunk, max_sequences=3, speculative=drafter)
+        llm = engine(
+            tiny, 512, block_size, max_batch_tokens=chunk, max_sequences=3, kind=SpeculativeLLM, drafter=drafter
+        )
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=16))) == expected, name
         drafts += llm.stats.drafts
         assert_idle(llm)
@@ -137,25 +139,24 @@ def test_chunked_prompts(tiny, noisy, hugging_face, block_size, chunk):
 
 
 @pytest.mark.parametrize(
-    ("preemption", "caching", "name"),
+    ("scheduler", "caching", "name"),
     [
-        ("recompute", False, "lookup"),
-        ("swap", True, "lookup"),
-        ("recompute", True, "itself"),
-        ("recompute", True, "noisy"),
-        ("swap", False, "noisy"),
+        (Scheduler, False, "lookup"),
+        (SwappingScheduler, True, "lookup"),
+        (Scheduler, True, "itself"),
+        (Scheduler, True, "noisy"),
+        (SwappingScheduler, False, "noisy"),
     ],
 )
-def test_under_pressure(tiny, noisy, hugging_face, preemption, caching, name):
+def test_under_pressure(tiny, noisy, hugging_face, scheduler, caching, name):
     prompts = prompts_of(tiny, LENGTHS)
     expected = greedy_ids(hugging_face, tiny, prompts, NEW)
-    options = {"preemption": preemption, "prefix_caching": caching, "max_batch_tokens": 64}
+    options = {"scheduler": scheduler, "prefix_caching": caching, "max_batch_tokens": 64}
     drafter = drafter_of(name, 3, tiny, noisy)
-    llm = engine(tiny, smallest(LENGTHS, NEW, 4) + 5, 4, speculative=drafter, **options)
+    llm = engine(tiny, smallest(LENGTHS, NEW, 4) + 5, 4, kind=SpeculativeLLM, drafter=drafter, **options)
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == expected
     assert llm.stats.drafts > 0
     assert llm.stats.preemptions > 0
-    assert (llm.stats.swaps > 0) == (preemption == "swap")
     assert_idle(llm)
 
 
@@ -168,15 +169,16 @@ def test_the_prefix_cache_never_holds_a_rejected_token(tiny):
         ahead = right[len(text.output_ids) :][:limit]
         return [token if i < 2 else (token + 1) % tiny.vocab_size for i, token in enumerate(ahead)]
 
-    llm = engine(tiny, 256, 4, speculative=Scripted(7, nearly))
+    llm = engine(tiny, 256, 4, kind=SpeculativeLLM, drafter=Scripted(7, nearly))
     wrong = []
 
     def watch():
         for sequence in llm.sequences():
-            assert sequence.num_draft == 0
             assert sequence.table.num_tokens == len(sequence.token_ids) - 1
-        drafts = [c for c in llm.speculation.checked if c.accepted < len(c.tokens)]
-        wrong.extend([*prompt, *right][: c.position] + c.tokens for c in drafts)
+        for chunk in llm.plan.chunks:
+            known = [*prompt, *right][: chunk.stop - len(chunk.guesses)]
+            if chunk.guesses and [*known, *chunk.guesses] != [*prompt, *right][: chunk.stop]:
+                wrong.append([*known, *chunk.guesses])
 
     llm.on_step(watch)
     assert ids_of(llm.generate([prompt], exactly(40)))[0] == right
@@ -205,7 +207,7 @@ def test_ends(tiny, hugging_face):
     cases += [SamplingParams(max_tokens=64, stop=" ".join(words[i : i + 2])) for i in (1, 4, 7)]
     for params in cases:
         (expected,) = plain.generate([prompt], params)
-        llm = engine(tiny, speculative=Poisoned(tiny, 4))
+        llm = engine(tiny, kind=SpeculativeLLM, drafter=Poisoned(tiny, 4))
         (got,) = llm.generate([prompt], params)
         assert got.outputs[0].token_ids == expected.outputs[0].token_ids == full[: len(got.outputs[0].token_ids)]
         assert got.outputs[0].text == expected.outputs[0].text
@@ -213,17 +215,23 @@ def test_ends(tiny, hugging_face):
         assert got.outputs[0].cumulative_logprob == pytest.approx(expected.outputs[0].cumulative_logprob, abs=1e-3)
         assert len(got.times) == len(got.outputs[0].token_ids)
         assert_idle(llm)
-    llm = engine(tiny, speculative=Poisoned(tiny, 4))
+    llm = engine(tiny, kind=SpeculativeLLM, drafter=Poisoned(tiny, 4))
     assert "".join(llm.stream(prompt, SamplingParams(max_tokens=64))) == whole.outputs[0].text
 
 
-@pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_arrivals_and_aborts(tiny, noisy, hugging_face, preemption, rng):
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_arrivals_and_aborts(tiny, noisy, hugging_face, scheduler, rng):
     lengths = rng.sample(LENGTHS, len(LENGTHS))
     drafter = drafter_of(rng.choice(DRAFTERS), rng.randint(1, 6), tiny, noisy)
     budget = rng.choice([7, 32])
     llm = engine(
-        tiny, smallest(LENGTHS, NEW, 4) + 4, 4, preemption=preemption, max_batch_tokens=budget, speculative=drafter
+        tiny,
+        smallest(LENGTHS, NEW, 4) + 4,
+        4,
+        scheduler=scheduler,
+        max_batch_tokens=budget,
+        kind=SpeculativeLLM,
+        drafter=drafter,
     )
     prompts = prompts_of(tiny, lengths)
     arrive_in_any_order(llm, prompts, rng, lambda prompt: hugging_face(tiny, prompt, 64)[:NEW])
@@ -233,7 +241,7 @@ def test_arrivals_and_aborts(tiny, noisy, hugging_face, preemption, rng):
 def test_a_failing_draft_leaves_nothing_behind(tiny, hugging_face, call):
     """The draft model shares the target's forward here: some calls fail in the draft, some in the check."""
     prompts = prompts_of(tiny, [17, 9])
-    llm = engine(tiny, 64, 4, speculative=Poisoned(tiny, 3))
+    llm = engine(tiny, 64, 4, kind=SpeculativeLLM, drafter=Poisoned(tiny, 3))
     llm.attend = raising_at(call, llm.attend)
     with pytest.raises(Fault):
         llm.generate(prompts, exactly(20))
@@ -245,15 +253,15 @@ def test_a_failing_draft_leaves_nothing_behind(tiny, hugging_face, call):
 # Sampled: the same distribution -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_a_certain_draft_changes_no_sample(tiny, preemption):
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_certain_draft_changes_no_sample(tiny, scheduler):
     """Prompt lookup leaves the very same samples, n of them, also when blocks are short."""
     lengths = [13, 16, 17]
     prompts = [prompt * 2 for prompt in prompts_of(tiny, lengths)]
     params = [exactly(NEW, n=3, temperature=0.5, top_k=20, seed=i) for i in range(len(lengths))]
     roomy = engine(tiny, 512, 4).generate(prompts, params)
-    for num_blocks in (smallest([2 * n for n in lengths], NEW, 4, 3), 512):
-        llm = engine(tiny, num_blocks, 4, preemption=preemption, speculative=PromptLookup(4))
+    for num_blocks in (smallest([2 * n for n in lengths], NEW, 4) + 4, 512):
+        llm = engine(tiny, num_blocks, 4, scheduler=scheduler, kind=SpeculativeLLM, drafter=PromptLookup(4))
         got = llm.generate(prompts, params)
         assert all_ids_of(got) == all_ids_of(roomy)
         assert llm.stats.drafts > 0
@@ -287,7 +295,7 @@ def test_sampled_texts_have_the_models_distribution(tiny, noisy, seed):
             for start, p in zip(starts, probs, strict=True)
             for token in p.nonzero().flatten().tolist()
         }
-    llm = engine(tiny, 512, speculative=Poisoned(noisy, 2))
+    llm = engine(tiny, 512, kind=SpeculativeLLM, drafter=Poisoned(noisy, 2))
     observed = Counter()
     drafted = accepted = 0
     for i in range(2):
@@ -329,41 +337,26 @@ def test_the_rule_gives_p_exactly(p, q):
 # Nothing leaks ------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_rejections(rng):
-    """The scheduler alone, without a model: whatever part of a draft is accepted, tables and counts stay right."""
-    pool = BlockPool(64, 4)
-    scheduler = Scheduler(pool, 64, 8)
-    drafter = Scripted(6, lambda text, limit: [rng.randrange(9) for _ in range(limit)])
-    speculation = Speculation(drafter, None, 4)
-    rejected = served = 0
-    while rejected < 10_000:
-        while len(scheduler.running) + len(scheduler.waiting) < 8:
-            served += 1
-            text = Sequence(f"r{served}", BlockTable(pool), [1] * rng.randint(1, 30), 0, 1)
-            text.num_prompt_tokens = len(text.token_ids)
-            scheduler.add(Request(served, [text], 1, rng.randint(1, 60)))
-        params = dict.fromkeys(range(served + 1), SamplingParams())
-        speculation.propose(scheduler, params)
-        plan = scheduler.schedule()
-        for request, text, _, stop in [chunk for chunk in plan.chunks if chunk.is_last]:
-            offered = stop - text.num_known
-            accepted = rng.randint(0, offered)
-            rejected += offered - accepted
-            speculation.settle(text, accepted)
-            kept = text.drop_draft()
-            text.token_ids += [*kept, 0]
-            assert text.table.num_tokens == len(text.token_ids) - 1
-            assert len(text.table.block_ids) == -(-text.table.num_tokens // 4)
-            if len(text.output_ids) >= request.max_tokens:
-                assert len(text.output_ids) == request.max_tokens
-                text.finish_reason = "length"
-                scheduler.remove(request)
-        speculation.clear()
-        pool.check([text.table for request in scheduler.running for text in request.sequences])
-    for request in [*scheduler.running, *scheduler.waiting]:
-        scheduler.remove(request)
-    pool.check([])
-    assert pool.num_free == 64
+def test_a_thousand_rejections(tiny, rng):
+    """Whatever part of a draft is accepted, tables and counts stay right, and so do the texts of a toy."""
+    prompts = [[rng.randint(1, 50) for _ in range(rng.randint(1, 30))] for _ in range(30)]
+    params = [exactly(rng.randint(1, 30)) for _ in prompts]
+    plain = toy(tiny, num_blocks=256, max_batch_tokens=64)
+    right = {tuple(p): ids for p, ids in zip(prompts, ids_of(plain.generate(prompts, params)), strict=True)}
+
+    def mostly(text, limit):
+        ahead = right[tuple(text.token_ids[: text.num_prompt_tokens])][text.num_outputs :]
+        return [token if rng.random() < 0.7 else 1 for token in ahead[:limit]]
+
+    rejected = 0
+    while rejected < 1000:
+        llm = toy(
+            tiny, kind=SpeculativeLLM, drafter=Scripted(6, mostly), num_blocks=rng.choice([24, 64]), max_batch_tokens=64
+        )
+        llm.on_step(lambda llm=llm: llm.pool.check([text.table for text in llm.sequences()]))
+        assert ids_of(llm.generate(prompts, params)) == list(right.values())
+        rejected += llm.stats.drafted_tokens - llm.stats.accepted_tokens
+        assert_idle(llm)
 
 
 # Prompt lookup, and errors ------------------------------------------------------------------------------------
@@ -388,19 +381,19 @@ def test_look_up(tokens, limit, expected):
 
 def test_what_cannot_speculate(tiny):
     for wrong in (4, "lookup", PromptLookup):
-        with refused(r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
-            LLM(tiny, num_blocks=8, speculative=wrong)
+        with refused(r"drafter is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
+            SpeculativeLLM(tiny, num_blocks=8, drafter=wrong)
     with refused("max_ngram must be a whole number of at least 2"):
         PromptLookup(4, max_ngram=1, min_ngram=2)
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
-        LLM(tiny, num_blocks=8, speculative=DraftModel(other))
+        SpeculativeLLM(tiny, num_blocks=8, drafter=DraftModel(other))
 
 
 def test_real_qwen(qwen, hugging_face):
     prompts = [prompt * 2 for prompt in prompts_of(qwen, [9, 33])]
     for drafter in (PromptLookup(4), DraftModel(qwen, 2)):
-        llm = engine(qwen, 64, speculative=drafter)
+        llm = engine(qwen, 64, kind=SpeculativeLLM, drafter=drafter)
         expected = [hugging_face(qwen, prompt, 24) for prompt in prompts]
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=24))) == expected
         assert llm.stats.accepted_tokens > 0

@@ -18,8 +18,9 @@ from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.beam import beams
 from pagedlab.recipes.logprobs import score
-from pagedlab.scheduler import Schedule, Scheduler
-from pagedlab.speculative import PromptLookup
+from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab.scheduler import Plan, Scheduler
 from support.engines import all_ids_of, exactly, finished
 from support.operations import LONG_RUN, OPERATIONS
 from support.refused import refused
@@ -33,9 +34,9 @@ WANTED = [(PROMPT, PLAIN), ([*PROMPT[:8], 3], SAMPLES), ([3, 4], PLAIN), (REPEAT
 ENGINES = {
     "plain": (toy, {}),
     "few blocks": (toy, {"num_blocks": 9}),
-    "swap": (toy, {"num_blocks": 9, "preemption": "swap"}),
+    "swap": (toy, {"num_blocks": 9, "scheduler": SwappingScheduler}),
     "no cache": (toy, {"prefix_caching": False}),
-    "drafts": (toy, {"speculative": PromptLookup(k=3)}),
+    "drafts": (toy, {"kind": SpeculativeLLM, "drafter": PromptLookup(k=3)}),
     "ahead": (toy_ahead, {"num_blocks": 12}),
 }
 
@@ -83,7 +84,7 @@ def assert_starts_clean(llm, expected, where):
         llm.step()
     assert answers(llm) == expected, where
     assert llm.num_unfinished == 0, where
-    assert not [*llm.scheduler.running, *llm.scheduler.waiting, *llm.scheduler.swapped], where
+    assert not any(llm.scheduler.queues().values()), where
     assert llm.pool.num_used == 0, where
     llm.pool.check([])
 
@@ -142,10 +143,14 @@ def test_a_fault_at_any_line(tiny, name, rng):
 
 
 CLASSES = {  # the option that takes it, the class, and methods that the engine calls
-    "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget invalidate"),
+    "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget victim"),
     "table": ("block_table", BlockTable, "append fork truncate free slots"),
-    "cache": ("prefix_caching", PrefixCache, "match insert register num_shared_blocks"),
-    "scheduler": ("scheduler", Scheduler, "check add schedule remove order may_admit next_waiting victim"),
+    "cache": ("prefix_caching", PrefixCache, "match register num_shared"),
+    "scheduler": (
+        "scheduler",
+        Scheduler,
+        "check add schedule fork remove queues order may_admit next_waiting victim preempt",
+    ),
 }
 METHODS = [(part, method) for part, (_, _, methods) in CLASSES.items() for method in methods.split()]
 WRONG = {"None": None, "-1": -1, "a million": 10**6, "a text": "nonsense"}
@@ -187,8 +192,6 @@ def test_a_readers_class_is_wrong_at_any_call(tiny, part, method, rng):
     small = {"num_blocks": 9}
     counted = Readers(part, method, 0, "before")
     assert use(toy(tiny, **small, **counted.options)) == expected
-    if method == "forget":  # only a table that was truncated calls it
-        return
     assert counted.calls > 0, "the engine never calls it"
     points = [(at, how) for at in range(1, counted.calls + 1) for how in ("before", "after", *WRONG)]
     for at, how in rng.sample(points, min((OPERATIONS or 240) // len(METHODS), len(points))):
@@ -281,7 +284,7 @@ def test_a_step_inside_a_step_is_an_error_and_the_next_call_starts_clean(tiny):
 def test_a_scheduler_that_plans_nothing_is_named(tiny):
     class Idle(Scheduler):
         def schedule(self):
-            return Schedule()
+            return Plan()
 
     llm = toy(tiny, scheduler=Idle)
     with pytest.raises(RuntimeError, match=r"Idle\.schedule planned nothing, and 1 requests"):
@@ -354,33 +357,15 @@ def test_a_table_class_reaches_a_prefix_cache_class(tiny):
 
 
 def test_what_a_class_lacks_is_named(tiny):
-    class Table(BlockTable):
-        pass
-
-    class OwnCache:
-        def __init__(self, pool): ...
-        def match(self, token_ids, *, leave=0, salt=None): ...
-        def insert(self, table, token_ids, *, salt=None):
-            return 0
-
-    class FourMethods:
-        def __init__(self, *arguments, **options): ...
-        def check(self, request): ...
-        def add(self, request): ...
-        def schedule(self): ...
-        def remove(self, request): ...
-
     class Empty:
         pass
 
     for options, said in (
-        ({"scheduler": FourMethods}, "scheduler must have the methods .*lacks pool, max_batch_tokens"),
-        ({"scheduler": Empty}, "lacks check, add, schedule, remove"),
-        ({"block_table": Table, "prefix_caching": OwnCache}, "prefix_caching=OwnCache takes no block_table="),
-        ({"block_pool": Empty}, "lacks allocate, share, release, refcount"),
+        ({"scheduler": Empty}, "lacks check, add, schedule, fork, remove, queues"),
+        ({"block_pool": Empty}, "lacks allocate, share, release, refcount, forget, emit"),
         ({"block_table": Empty}, "lacks append, fork, truncate, free, slots"),
-        ({"prefix_caching": Empty}, "lacks match, insert"),
-        ({"speculative": Empty()}, "speculative"),
+        ({"prefix_caching": Empty}, "lacks match, register, num_shared"),
+        ({"kind": SpeculativeLLM, "drafter": Empty()}, "drafter is"),
     ):
         with refused(said):
             toy(tiny, **options)
@@ -412,16 +397,18 @@ def test_a_scheduler_with_the_named_attributes_runs_everything(tiny):
             self.add = self._inner.add
             self.schedule = self._inner.schedule
             self.remove = self._inner.remove
+            self.fork = self._inner.fork
+            self.queues = self._inner.queues
 
+        budget = 16
         running = property(lambda self: self._inner.running)
         waiting = property(lambda self: self._inner.waiting)
-        swapped = property(lambda self: self._inner.swapped)
-        check = add = schedule = remove = None
+        check = add = schedule = remove = fork = queues = None
 
-    from pagedlab.widgets.stage import Stage
+    from pagedlab_lessons.widgets.stage import Stage
 
     expected = answers(toy(tiny))
-    llm = toy(tiny, scheduler=Own, speculative=PromptLookup(k=3))
+    llm = toy(tiny, scheduler=Own)
     assert answers(llm) == expected
     assert llm.sequences() == []
     Stage(llm)

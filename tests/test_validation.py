@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import pagedlab
+import pagedlab_fast
 from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams, paged_attention
 from pagedlab.attention import check_arguments
-from pagedlab.blocks import blocks_for
-from pagedlab.prefix import PrefixCache, hash_chain
+from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.speculative import DraftModel, PromptLookup
 from pagedlab.scheduler import Scheduler
-from pagedlab.speculative import DraftModel, PromptLookup
 from pagedlab.validation import a_function, integer, one_of, real, valid_text, with_methods
 from support.operations import OPERATIONS
 from support.refused import refused
@@ -102,19 +102,13 @@ def calls(tiny):
     each("n", "whole", table.append, books)
     each("pool", "class", BlockTable)
     each("pool", "class", PrefixCache)
-    each("num_tokens", "whole", blocks_for, block_size=4)
-    each("block_size", "count", blocks_for, num_tokens=4)
-    each("destination", "block", table.copy_last, books)
     each("num_tokens", "whole", table.truncate, books)
     ids = {"token_ids": [5, 6, 7]}
-    each("leave", "whole", cache.match, books, **ids)
     each("salt", "text", cache.match, books, **ids)
-    each("block_size", "count", hash_chain, **ids)
     each("k", "count", PromptLookup)
     each("k", "count", DraftModel, model=tiny)
     limits = {"max_batch_tokens": 4, "max_sequences": 4}
     each("max_batch_tokens max_sequences", "count", Scheduler, books, pool=pool, **limits)
-    each("max_prompt_tokens", "count or none", Scheduler, books, pool=pool, **limits)
     each(SIZES, "count", KVCache, **dict.fromkeys(SIZES.split(), 1))
     each("prompt", "prompt", llm.add, engine)
     each("salt", "text", llm.add, engine, prompt=[5, 6, 7])
@@ -122,11 +116,14 @@ def calls(tiny):
     for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
         each("sampling", "sampling", call, engine, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
-    each("block_size max_sequences tensor_parallel", "count", LLM, **model)
-    each("num_blocks max_batch_tokens max_prompt_tokens", "count or none", LLM, **model)
+    each("block_size max_sequences", "count", LLM, **model)
+    each("num_blocks max_batch_tokens", "count or none", LLM, **model)
+    each("max_prompt_tokens", "count or none", pagedlab_fast.LLM, **model)
+    each("ranks", "count", pagedlab_fast.LLM, **model)
+    each("fused cuda_graphs", "flag", pagedlab_fast.LLM, **model)
     each("seed", "whole", LLM, **model)
     each("block_table scheduler", "class", LLM, **model)
-    each("fused cuda_graphs verbose", "flag", LLM, **model)
+    each("verbose", "flag", LLM, **model)
     each("max_tokens n", "count", SamplingParams)
     each("top_k", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
@@ -189,8 +186,7 @@ def test_a_misspelled_name_of_the_package():
         ({"num_blocks": "x"}, "num_blocks must be a whole number of at least 1, got 'x'"),
         ({"max_batch_tokens": 0}, "max_batch_tokens must be a whole number of at least 1, got 0"),
         ({"max_prompt_tokens": -1}, "max_prompt_tokens must be a whole number of at least 1, got -1"),
-        ({"speculative": "x"}, r"speculative is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None, got 'x'"),
-        ({"preemption": "drop"}, "preemption must be one of 'recompute', 'swap', got 'drop'"),
+        ({"drafter": "x"}, r"drafter is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None, got 'x'"),
         ({"fused": 1}, "fused must be one of True, False, 'auto', got 1"),
         ({"cuda_graphs": "on"}, "cuda_graphs must be one of True, False, 'auto', got 'on'"),
         ({"verbose": "no"}, "verbose must be one of True, False, got 'no'"),
@@ -205,7 +201,7 @@ def test_a_misspelled_name_of_the_package():
 def test_bad_arguments_are_found_before_a_model_is_loaded(arguments, message, monkeypatch):
     monkeypatch.setattr("pagedlab.model.read_config", lambda *_: pytest.fail("a model was loaded"))
     with refused(message):
-        LLM(**arguments)
+        pagedlab_fast.LLM(**arguments)
 
 
 def test_a_function_that_hides_its_arguments_is_believed():

@@ -3,7 +3,7 @@
 The stage plays a recording at once. Two stories that share blocks are drawn as fork.py leaves them here; a visitor's
 first click on them loads Pyodide and pagedlab itself, if `make lite` has put both beside the pages. A map of the series
 follows. Nothing is asked of another server. The page's files are those of docs/front, with stage.js and block_grid.js
-from pagedlab/widgets. index.html is a form that jinja2 fills in.
+from notebooks/pagedlab_lessons/widgets. index.html is a form that jinja2 fills in.
 
 By hand, because the theme's frame of a Sphinx page would leave no room for a first screen that is one picture.
 """
@@ -28,10 +28,9 @@ import nbformat  # noqa: E402
 from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
 from jinja2 import Environment, FileSystemLoader  # noqa: E402
 from normalise_notebooks import colab_address, repository  # noqa: E402
+from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
+from pagedlab_lessons.widgets.assets import script, style  # noqa: E402
 from PIL import Image  # noqa: E402
-
-from pagedlab.lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
-from pagedlab.widgets.assets import script, style  # noqa: E402
 
 # What front.js fetches for the fork.
 PYTHON = ("*.wasm", "python_stdlib.zip", "pyodide-lock.json", "traitlets-*.whl", "pagedlab-*.whl")

@@ -154,7 +154,7 @@ def lock_entry(wheel: Path) -> dict[str, Any]:
         "sha256": sha256(wheel.read_bytes()),
         "install_dir": "site",
         "package_type": "package",
-        "imports": [name],
+        "imports": [name, "pagedlab_lessons"] if name == "pagedlab" else [name],
         "depends": DEPENDS.get(name, []),
         "unvendored_tests": False,
     }

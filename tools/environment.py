@@ -28,6 +28,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
@@ -120,6 +121,10 @@ def set_up(groups: tuple[str, ...]) -> None:
     # The clone itself on the path: from the folder above, its name would else be that of a namespace package.
     compat = ("--config-settings", "editable_mode=compat")
     install(uv, "--constraint", str(constraints), *compat, "--editable", f"{ROOT}[{EXTRAS}]")
+    # That mode knows one folder, and the lessons are in another.
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "pagedlab_lessons.pth").write_text(f"{ROOT / 'notebooks'}\n")
     if groups:
         install(uv, PIP_WITH_GROUPS)
         options = [word for group in groups for word in ("--group", f"{ROOT / 'pyproject.toml'}:{group}")]

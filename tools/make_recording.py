@@ -4,7 +4,7 @@ python tools/make_recording.py [--model NAME] [--output FOLDER]
 
 three_answers.json   three questions at once, in so few blocks that the third waits for those of the second. The first
                      and the third answer end in the same step, so the step before has both of them whole. Greedy.
-                     The stage plays it (pagedlab/widgets/stage.js; docs/trace.md describes the format)
+                     The stage plays it (widgets/stage.js; docs/trace.md describes the format)
 one_story.json       a beginning and four samples of how it goes on, as words: what the page's siblings tell
 
 By hand, because it records this package's engine in this package's format.
@@ -16,9 +16,10 @@ import argparse
 import json
 from pathlib import Path
 
+from pagedlab_lessons.widgets import Stage
+
 from pagedlab import LLM, SamplingParams
-from pagedlab.trace import pieces
-from pagedlab.widgets import Stage
+from pagedlab.recipes.trace import pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = ("What is a linked list, in one sentence?", "What is the largest planet?", "How far is the moon?")

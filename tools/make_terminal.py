@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.cli.chat import PROMPT, WELCOME, converse
-from pagedlab.cli.conversation import Conversation, Turn
-from pagedlab.cli.screen import RichScreen
+from pagedlab_serve.cli.chat import PROMPT, WELCOME, converse
+from pagedlab_serve.cli.conversation import Conversation, Turn
+from pagedlab_serve.cli.screen import RichScreen
 
 REPO = Path(__file__).parents[1]
 WIDTH = 96  # characters in a line

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-
-from pagedlab.lessons.show import show_source
+from pagedlab_lessons.show import show_source
 
 MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
-PACKAGE = "pagedlab"
-HEAD = f"# {PACKAGE}/"  # the beginning of every shown source of the package
+PACKAGES = {"pagedlab", "pagedlab_fast", "pagedlab_serve", "pagedlab_lessons"}
+HEAD = "# pagedlab"  # the beginning of every shown source of the package
 
 
 def parsed(cell: nbformat.NotebookNode) -> ast.Module:
@@ -38,7 +37,7 @@ def parsed(cell: nbformat.NotebookNode) -> ast.Module:
 def imports(tree: ast.Module) -> Iterable[tuple[str, ast.alias]]:
     """The module and the name of each import from the package."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
             for alias in node.names:
                 yield node.module, alias
 

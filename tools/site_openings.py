@@ -1,4 +1,4 @@
-"""What the site's pages need to play the openings that notebooks store, see pagedlab/widgets/opening.py.
+"""What the site's pages need to play the openings that notebooks store, see widgets/opening.py.
 
 docs/conf.py calls it: `with_places` while it reads a notebook, `write` when the pages are there.
 
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pagedlab.widgets.assets import script, style
-from pagedlab.widgets.opening import MEDIA_TYPE
+from pagedlab_lessons.widgets.assets import script, style
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,5 +67,5 @@ def write(folder: Path, notebooks: Iterable[Path]) -> None:
             (folder / file_of(opening)).write_text(json.dumps(opening), encoding="utf-8")
     for name in ("explore", "stage"):
         (folder / f"{name}.js").write_text(script(name), encoding="utf-8")
-    shutil.copy2(ROOT / "pagedlab" / "widgets" / "frames.js", folder)
+    shutil.copy2(ROOT / "notebooks" / "pagedlab_lessons" / "widgets" / "frames.js", folder)
     (folder / "openings.css").write_text(style("block_grid", "explore", "stage"), encoding="utf-8")

@@ -5,7 +5,7 @@ python tools/time_notebooks.py [--out FOLDER] notebooks/08_qwen.ipynb ...
 Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. It can import the
 modules beside it. Cells of more than 20 seconds are listed.
 
---out keeps what was executed, with what a page without a kernel plays (pagedlab/widgets/opening.py), which takes
+--out keeps what was executed, with what a page without a kernel plays (widgets/opening.py), which takes
 longer than a reader's run; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
 it was. Cells tagged "gpu" keep their outputs where there is no GPU, the others of such a notebook where there is one.
 The notebook's metadata says what its code was when it ran; tests/notebooks/test_stored.py reads that.

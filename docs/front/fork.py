@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from pagedlab_lessons.broken import NeverCopies
+from pagedlab_lessons.widgets.block_grid import BlockPoolWidget
+
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable
-from pagedlab.lessons.broken import NeverCopies
-from pagedlab.widgets.block_grid import BlockPoolWidget
 
 story: dict[
     str, Any

@@ -20,6 +20,6 @@ class OnThePage(traitlets.HasTraits):
         """Does nothing: front.js calls `receive` itself."""
 
 
-for name in ("anywidget", "IPython", "IPython.display", "pagedlab.widgets.picture"):
+for name in ("anywidget", "IPython", "IPython.display", "pagedlab_lessons.widgets.picture"):
     sys.modules[name] = ModuleType(name)
     vars(sys.modules[name])["__getattr__"] = lambda _: OnThePage

@@ -8,7 +8,7 @@ const BEFORE_IT_IS_SEEN = "800px"; // how near an opening is when it is loaded
 const STYLE = new URL("./openings.css", import.meta.url).href;
 
 /**
- * The values of an opening, see pagedlab/widgets/opening.py.
+ * The values of an opening, see notebooks/pagedlab_lessons/widgets/opening.py.
  *
  * @param {string} packed
  * @returns {Promise<any>}

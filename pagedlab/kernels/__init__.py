@@ -1,4 +1,4 @@
-"""The Triton kernels, each with the function that launches it. accelerate/ has further kernels.
+"""The Triton kernels, each with the function that launches it. pagedlab_fast has further kernels.
 
 This module imports none of them. It says on which devices they run.
 

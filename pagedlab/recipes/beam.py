@@ -13,22 +13,23 @@ equal. A beam that ends is scored by its summed log-probability over its length 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pagedlab.batch import build_batch
-from pagedlab.blocks import OutOfBlocks
+from pagedlab.blocks import BlockTable, OutOfBlocks, blocks_for
 from pagedlab.detokenizer import TextAfter
-from pagedlab.llm import LLM, Prompt
+from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output
-from pagedlab.scheduler import Chunk, blocks_to_append
-from pagedlab.sequence import Request, Sequence
+from pagedlab.sampling_params import SamplingParams
+from pagedlab.scheduler import Chunk, Plan, Sequence, blocks_to_append
 from pagedlab.validation import counted, integer, one_of, real
 
 EarlyStopping = bool | Literal["never"]
@@ -70,29 +71,27 @@ def beam_search(
         >>> best.score >= second.score
         True
     """
-    search = _start(llm, prompt, width, max_tokens, length_penalty, early_stopping, ignore_eos)
+    search = _start(
+        llm,
+        prompt,
+        width=width,
+        max_tokens=max_tokens,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        ignore_eos=ignore_eos,
+    )
     for _ in _steps(llm, search):
         pass
     return [output for _, output in search.ended]
 
 
-def beams(
-    llm: LLM,
-    prompt: Prompt,
-    *,
-    width: int,
-    max_tokens: int = 64,
-    length_penalty: float = 1.0,
-    early_stopping: EarlyStopping = False,
-    ignore_eos: bool = False,
-) -> Iterator[list[Sequence]]:
+def beams(llm: LLM, prompt: Prompt, **options: Any) -> Iterator[list[Sequence]]:
     """Return an iterator over the running beams after each step, best first.
 
     Each beam has `output_ids`, `cumulative_logprob` and `table`, which the next step frees. If the
-    loop over them ends early, their blocks are freed. The arguments are those of `beam_search`.
+    loop over them ends early, their blocks are freed. The options are those of `beam_search`.
     """
-    search = _start(llm, prompt, width, max_tokens, length_penalty, early_stopping, ignore_eos)
-    return _steps(llm, search)
+    return _steps(llm, _start(llm, prompt, **options))
 
 
 # The rules ----------------------------------------------------------------------------------------
@@ -117,14 +116,16 @@ class BeamSearch:
     """One search.
 
     Args:
-        request: its sequences are the running beams, best first. The scheduler never sees it.
+        beams: the running beams, best first. The scheduler never sees them.
+        width: how many beams there are, at most.
         end_tokens: tokens that end a beam.
         length_penalty, early_stopping: as of `beam_search`.
         text_after: returns the text of token ids that follow the prompt.
         ended: the scores and outputs of the beams that have ended, best first.
     """
 
-    request: Request
+    beams: list[Sequence]
+    width: int
     end_tokens: frozenset[int]
     length_penalty: float
     early_stopping: EarlyStopping
@@ -140,10 +141,10 @@ class BeamSearch:
         Raises:
             FloatingPointError: If a log-probability is NaN.
         """
-        beams = self.request.sequences
         # Enough that `width` remain even if all others are end-of-text tokens.
-        count = max(2, 1 + len(self.end_tokens)) * self.request.num_sequences
-        sums = torch.tensor([[beam.cumulative_logprob] for beam in beams], device=logprobs.device)
+        count = max(2, 1 + len(self.end_tokens)) * self.width
+        known = [[beam.cumulative_logprob] for beam in self.beams]
+        sums = torch.tensor(known, device=logprobs.device)
         totals = (logprobs + sums).flatten()
         top, places = totals.topk(min(count, totals.numel()))
         best = top.tolist()
@@ -159,23 +160,23 @@ class BeamSearch:
         Returns:
             Whether the search goes on.
         """
-        parents = self.request.sequences
-        width = self.request.num_sequences
+        parents = self.beams
+        width = self.width
         length = parents[0].num_outputs + 1
         children: list[Sequence] = []
         for rank, (logprob, index, token) in enumerate(candidates):
             parent = parents[index]
-            if length == self.request.max_tokens or token in self.end_tokens:
+            if length == parent.max_tokens or token in self.end_tokens:
                 if rank < width:
                     self._end([*parent.output_ids, token], logprob)
             elif len(children) < width:
-                child = replace(parent, name=f"beam {len(children)}", table=parent.table.fork())
+                child = replace(parent, nth=len(children), table=parent.table.fork())
                 child.token_ids = [*parent.token_ids, token]
                 child.cumulative_logprob = logprob
                 children.append(child)
         for parent in parents:
             parent.table.free()
-        self.request.sequences = children
+        self.beams = children
         # The sort is stable: the older beam wins a tie.
         self.ended = sorted(self.ended, key=itemgetter(0), reverse=True)[:width]
         return bool(children) and not self._is_over(children[0].cumulative_logprob, length)
@@ -193,12 +194,12 @@ class BeamSearch:
             best: the summed log-probability of the best running beam.
             length: how many new tokens it has.
         """
-        if len(self.ended) < self.request.num_sequences:
+        if len(self.ended) < self.width:
             return False
         if self.early_stopping is True:
             return True
         if self.early_stopping == "never" and self.length_penalty > 0:
-            length = self.request.max_tokens
+            length = self.beams[0].max_tokens
         worst, _ = self.ended[-1]
         return best / length**self.length_penalty <= worst
 
@@ -209,11 +210,12 @@ class BeamSearch:
 def _start(
     llm: LLM,
     prompt: Prompt,
+    *,
     width: int,
-    max_tokens: int,
-    length_penalty: float,
-    early_stopping: EarlyStopping,
-    ignore_eos: bool,
+    max_tokens: int = 64,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    ignore_eos: bool = False,
 ) -> BeamSearch:
     """Check the arguments, and return a search that has no blocks yet."""
     width = integer("width", width, 1)
@@ -222,61 +224,74 @@ def _start(
     one_of("early_stopping", early_stopping, (False, True, "never"))
     one_of("ignore_eos", ignore_eos, (False, True))
     ids = llm.model.checked_ids(prompt)
-    max_tokens = min(max_tokens, llm.model.max_length - len(ids))
-    first = Sequence("beam 0", llm.new_table(llm.pool), ids, 0, len(ids))
-    request = Request(0, [first], width, max_tokens)
-    llm.scheduler.check(request)
+    first = Sequence(
+        0,
+        llm.new_table(llm.pool),
+        ids,
+        len(ids),
+        SamplingParams(),
+        max_tokens=min(max_tokens, llm.model.max_length - len(ids)),
+        num_to_fork=width - 1,
+    )
+    llm.scheduler.check(first)
+    size = llm.block_size
+    shared = first.num_prompt_tokens // size
+    each = blocks_for(first.num_prompt_tokens + first.max_tokens - 1, size) - shared
+    if shared + width * each > llm.num_blocks:
+        raise ValueError(
+            f"{width} beams need {shared + width * each} blocks and the pool has {llm.num_blocks}: "
+            "lower width or max_tokens, or raise num_blocks"
+        )
     end_tokens = frozenset[int]() if ignore_eos else llm.model.eos_token_ids
     text_after = TextAfter(llm.model.tokenizer, ids)
-    return BeamSearch(request, end_tokens, length_penalty, early_stopping, text_after)
+    return BeamSearch([first], width, end_tokens, length_penalty, early_stopping, text_after)
 
 
 def _steps(llm: LLM, search: BeamSearch) -> Iterator[list[Sequence]]:
     """Run a search, and yield its running beams after each step."""
-    request = search.request
     try:
-        candidates = search.candidates(_compute_prompt(llm, request))
-        _cache_prompt(llm, request)
+        candidates = search.candidates(_compute_prompt(llm, search))
+        _cache_prompt(llm, search)
         while True:
             with llm.whole():
                 goes_on = search.advance(candidates)
             if not goes_on:
                 return
-            yield request.sequences
-            candidates = search.candidates(_compute(llm, request, 1))
+            yield search.beams
+            candidates = search.candidates(_compute(llm, search, 1))
     finally:
         # The garbage collector may end an abandoned search while a step runs.
-        llm.soon(partial(_free, llm, request))
+        llm.soon(partial(_free, llm, search))
 
 
-def _compute_prompt(llm: LLM, request: Request) -> Tensor:
+def _compute_prompt(llm: LLM, search: BeamSearch) -> Tensor:
     """Compute what the prefix cache does not have of the prompt.
 
     Returns:
         The log-probabilities [1, V] of the first new token.
     """
-    [first] = request.sequences
+    [first] = search.beams
     with llm.whole():
         if llm.prefix_cache is None:
             first.table = llm.new_table(llm.pool)
         else:
-            first.table = llm.prefix_cache.match(first.token_ids, leave=1, salt=None)
+            first.table = llm.prefix_cache.match(first.token_ids)
     while True:
-        num_tokens = min(first.num_uncomputed, llm.scheduler.max_batch_tokens)
-        logprobs = _compute(llm, request, num_tokens)
+        num_tokens = min(first.num_uncomputed, llm.max_batch_tokens)
+        logprobs = _compute(llm, search, num_tokens)
         if not first.num_uncomputed:
             return logprobs
 
 
-def _cache_prompt(llm: LLM, request: Request) -> None:
+def _cache_prompt(llm: LLM, search: BeamSearch) -> None:
     """Register the prompt's blocks in the prefix cache. Its logits are known to be finite."""
-    [first] = request.sequences
+    [first] = search.beams
     if llm.prefix_cache is not None:
         with llm.whole():
-            llm.prefix_cache.insert(first.table, first.token_ids, salt=None)
+            llm.prefix_cache.register(first.table, first.token_ids)
 
 
-def _compute(llm: LLM, request: Request, num_tokens: int) -> Tensor:
+def _compute(llm: LLM, search: BeamSearch, num_tokens: int) -> Tensor:
     """Compute the next tokens of each beam.
 
     Returns:
@@ -288,29 +303,38 @@ def _compute(llm: LLM, request: Request, num_tokens: int) -> Tensor:
     """
     llm.catch_up()
     pool = llm.pool
-    beams = request.sequences
-    if beams[0].table.pool is not pool:
+    if search.beams[0].table.pool is not pool:
         raise RuntimeError(WAS_RESET)
-    need = blocks_to_append(pool, [(beam, num_tokens) for beam in beams])
+    need = blocks_to_append_all([beam.table for beam in search.beams], num_tokens)
     if need > pool.num_free:
         raise OutOfBlocks(
             f"a step of the beam search takes {counted(need, 'block')}, and {pool.num_free} of "
             f"{pool.num_blocks} are free: let other requests end, or raise num_blocks"
         )
     with llm.whole():
-        chunks = []
-        copies = []
-        for beam in beams:
+        plan = Plan()
+        for beam in search.beams:
             start = beam.table.num_tokens
-            copies += beam.table.append(num_tokens)
-            chunks.append(Chunk(request, beam, start, start + num_tokens))
-        llm.cache.copy_blocks(copies)
-        logits = llm.forward(build_batch(chunks, llm.model.device), llm.cache, llm.attend)
+            plan.copies += beam.table.append(num_tokens)
+            plan.chunks.append(Chunk(beam, start, start + num_tokens))
+        llm.cache.copy_blocks(plan.copies)
+        logits = llm.forward(build_batch(plan.chunks, llm.model.device), llm.cache, llm.attend)
     return torch.log_softmax(logits.float(), dim=1)
 
 
-def _free(llm: LLM, request: Request) -> None:
+def blocks_to_append_all(tables: list[BlockTable], num_tokens: int) -> int:
+    """Return how many free blocks it takes to append tokens to all tables, one after the other."""
+    need = sum(blocks_to_append(table, num_tokens) for table in tables)
+    size = tables[0].pool.block_size
+    writers = Counter(table.block_ids[-1] for table in tables if table.num_tokens % size)
+    for block_id, count in writers.items():
+        if count > 1 and tables[0].pool.refcount(block_id) == count:
+            need -= 1  # the last of its owners writes into the block itself
+    return need
+
+
+def _free(llm: LLM, search: BeamSearch) -> None:
     """Free the blocks of the beams, unless a reset has made another pool."""
-    for beam in request.sequences:
+    for beam in search.beams:
         if beam.table.pool is llm.pool:
             beam.table.free()

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from pagedlab.batch import Batch, build_batch
-from pagedlab.blocks import BlockTable, OutOfBlocks, blocks_for
-from pagedlab.logits import Query, likelihoods
+from pagedlab.batch import build_batch
+from pagedlab.blocks import OutOfBlocks, blocks_for
+from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE
-from pagedlab.sampling_params import TokenLogprob
-from pagedlab.scheduler import Chunk
-from pagedlab.sequence import Request, Sequence
+from pagedlab.sampling_params import SamplingParams, TokenLogprob
+from pagedlab.scheduler import Chunk, Sequence
 from pagedlab.validation import integer
-
-if TYPE_CHECKING:
-    from pagedlab.llm import LLM, Prompt
 
 ROWS = 1024  # tokens of a forward pass: Qwen's logits of so many take 620 MB in fp32
 
@@ -54,30 +50,34 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
         raise OutOfBlocks(f"the text needs {need} blocks and {llm.pool.num_free} are free")
     scores: list[TokenLogprob | None] = [None]
     with llm.whole():
-        table = BlockTable(llm.pool)
-        sequence = Sequence("score", table, ids, 0, len(ids))
+        table = llm.new_table(llm.pool)
+        sequence = Sequence(0, table, ids, len(ids), SamplingParams(), max_tokens=1)
         for start in range(0, len(ids), ROWS):
-            scores += _scores_of_part(llm, sequence, start, min(start + ROWS, len(ids)), top)
+            stop = min(start + ROWS, len(ids))
+            logits = _logits_of_part(llm, sequence, start, stop)
+            scores += _scores(logits, ids[start + 1 : stop + 1], top)
         table.free()
     if any(each is not None and math.isnan(each.logprob) for each in scores):
         raise FloatingPointError(NOT_FINITE)
     return scores
 
 
-def _scores_of_part(
-    llm: LLM, sequence: Sequence, start: int, stop: int, top: int
-) -> list[TokenLogprob]:
-    """Compute tokens start, ..., stop - 1, and score the token after each of them."""
+def _logits_of_part(llm: LLM, sequence: Sequence, start: int, stop: int) -> Tensor:
+    """Compute tokens start, ..., stop - 1, and return the logits after each of them."""
     sequence.table.append(stop - start)
-    chunk = Chunk(Request(-1, [sequence], 1, 1), sequence, start, stop)
-    batch = _with_all_rows(build_batch([chunk], llm.model.device))
-    logits = llm.forward(batch, llm.cache, llm.attend)
-    following = sequence.token_ids[start + 1 : stop + 1]
-    queries = [Query(row, token, top) for row, token in enumerate(following)]
-    return list(likelihoods(logits, queries))
+    batch = build_batch([Chunk(sequence, start, stop)], llm.model.device)
+    all_rows = torch.arange(stop - start, device=llm.model.device)
+    return llm.forward(replace(batch, last_rows=all_rows), llm.cache, llm.attend)
 
 
-def _with_all_rows(batch: Batch) -> Batch:
-    """The same batch with logits for every token."""
-    rows = torch.arange(len(batch.token_ids), device=batch.last_rows.device)
-    return replace(batch, last_rows=rows)
+def _scores(logits: Tensor, following: list[int], top: int) -> list[TokenLogprob]:
+    """Score the token that follows each row of logits [R, V]; the last row may have none."""
+    logprobs = torch.log_softmax(logits[: len(following)].float(), dim=1)
+    tokens = torch.tensor(following, device=logits.device, dtype=torch.int64)
+    own = logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()
+    best, ids = logprobs.topk(min(top, logits.shape[1]), dim=1)
+    scores = []
+    for i, (row_ids, row_best) in enumerate(zip(ids.tolist(), best.tolist(), strict=True)):
+        pairs = list(zip(row_ids, row_best, strict=True))
+        scores.append(TokenLogprob(following[i], own[i], pairs))
+    return scores

@@ -19,19 +19,22 @@ from torch.nn import functional
 from triton.runtime.interpreter import InterpretedFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from pagedlab import LLM, SamplingParams, kernels
-from pagedlab.accelerate import make_run_ahead, norm, small_gemm, swiglu
-from pagedlab.accelerate.decoder import Decoder
-from pagedlab.accelerate.device_step import DeviceStep
-from pagedlab.accelerate.fused import Fused
-from pagedlab.accelerate.shapes import StepShape
-from pagedlab.blocks import BlockCopy, BlockTable
+from pagedlab import SamplingParams, kernels
+from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import attention, plan
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
 from pagedlab.model import Model
-from pagedlab.sampler import sample_step
-from pagedlab.scheduler import Chunk, Request, Sequence
-from pagedlab.speculative import PromptLookup
+from pagedlab.recipes.speculative import PromptLookup
+from pagedlab.sampling import sample_chunks
+from pagedlab.scheduler import Chunk
+from pagedlab_fast import LLM, norm, small_gemm, swiglu
+from pagedlab_fast.decoder import Decoder
+from pagedlab_fast.device_step import DeviceStep
+from pagedlab_fast.fused import Fused
+from pagedlab_fast.sampling import sample_rows
+from pagedlab_fast.shapes import StepShape
+from support.ahead import running_ahead
+from support.engines import sequence_of
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="here Triton compiles: tests with real kernels count that")
 WRITTEN = {"out", "q_out", "tokens", "logprobs", "u", "cos", "sin"}  # arguments that others read, zeros here
@@ -107,16 +110,11 @@ def small_model(tiny, heads, kv_heads, dim):
 
 
 def engine_of(model, tokens, texts, fused, drafts):
-    llm = LLM(
+    return LLM(
         model, num_blocks=2048, max_batch_tokens=tokens, max_sequences=texts, max_prompt_tokens=2048,
-        attention_backend="triton", fused=fused, cuda_graphs=False, verbose=False,
-        speculative=PromptLookup(3) if drafts else None,
+        attention_backend="triton", verbose=False, drafter=PromptLookup(3) if drafts else None,
+        **running_ahead(lambda llm: Fused(model.module) if fused else None, launches=not drafts),
     )  # fmt: skip
-    layers = Fused(model.module) if fused else None
-    if layers:
-        llm.forward = layers.forward
-    llm.run_ahead = make_run_ahead(model, llm.cache, llm.attend, llm.scheduler, layers, graphs=False)
-    return llm
 
 
 def shapes_of(decoder, tokens, texts):
@@ -142,24 +140,23 @@ def ask_for_everything(llm, shapes, copies):
                 decoder.runner.run(shape)
             else:
                 step.forward(step.batch(shape), step.cache, step.attend)
-        elif not llm.speculation:
+        elif not llm.drafter:
             decoder._send_idle(shape)
             decoder.runner.run(shape)
-    if not llm.speculation:
+    if not llm.drafter:
         decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int32)
         for shape in sorted((shape for shape in shapes if shape.is_sampled), key=str)[::7]:
             decoder._send_idle(shape)
             decoder.runner.run(shape._replace(is_penalised=True))
     params = [SamplingParams(), SamplingParams(temperature=0.5), SamplingParams(top_k=2, temperature=0.5)]
-    sequences = [Sequence("", BlockTable(llm.pool), [1, 2], i, 1) for i in range(40)]
     for rows in (*range(1, 20), 32, 33, 40):
         logits = torch.zeros(rows, llm.model.vocab_size, dtype=torch.bfloat16)
         if step.fused:
             logits = step.fused.logits(torch.zeros(rows, 32, dtype=torch.bfloat16), torch.arange(rows))
-        chunks = [Chunk(Request(i, [text], 1, 9), text, 1, 2) for i, text in enumerate(sequences[:rows])]
         for p in params:
-            sample_step(logits, chunks, dict.fromkeys(range(rows), p))
-            sample_step(torch.cat([logits, logits]), chunks, dict.fromkeys(range(rows), p))
+            chunks = [Chunk(sequence_of(llm.pool, [1, 2], i, params=p), 1, 2) for i in range(rows)]
+            sample_chunks(logits, chunks, sample_rows)
+            sample_chunks(torch.cat([logits, logits]), chunks, sample_rows)
     for n in range(1, 10) if copies else ():
         llm.cache.copy_blocks([BlockCopy(i, 100 + i) for i in range(n)])
 
@@ -198,7 +195,7 @@ def test_what_steps_can_ask_for_is_warm(
         patch.setattr(decoder.runner, "run", lambda shape: (played.update([shape]), run(shape))[1])
         llm.warm_up()
     as_graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
-    by_host = llm.speculation is not None and decoder.step.fused is not None
+    by_host = llm.drafter is not None and decoder.step.fused is not None
     assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= {
         shape for shape, n in played.items() if n > 1
     }

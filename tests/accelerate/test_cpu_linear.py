@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from pagedlab import SamplingParams
-from pagedlab.accelerate import cpu_linear
-from pagedlab.accelerate.cpu_linear import FEW_TOKENS, CPULinear, is_faster, use_cpu_linear, use_stock_linear
 from pagedlab.model import load_model
+from pagedlab_fast import LLM, cpu_linear
+from pagedlab_fast.cpu_linear import FEW_TOKENS, CPULinear, is_faster, use_cpu_linear, use_stock_linear
 from support.checkpoints import random_checkpoint
 from support.engines import assert_idle, engine, ids_of, prompts_of
 
@@ -84,8 +84,8 @@ def test_other_inputs_are_a_stock_layers(shape, stock, seed):
 
 def test_chunks_of_a_prompt_want_no_logits(wide, calls):
     (prompt,) = prompts_of(wide, [17])
-    expected = ids_of(engine(wide, fused=False).generate([prompt], SamplingParams(max_tokens=3)))
-    llm = engine(wide, max_batch_tokens=4)
+    expected = ids_of(engine(wide, kind=LLM, fused=False).generate([prompt], SamplingParams(max_tokens=3)))
+    llm = engine(wide, kind=LLM, max_batch_tokens=4)
     assert ids_of(llm.generate([prompt], SamplingParams(max_tokens=3))) == expected
     assert 0 in calls
 
@@ -93,9 +93,9 @@ def test_chunks_of_a_prompt_want_no_logits(wide, calls):
 @pytest.mark.parametrize("num_sequences", [1, 2, 7])
 def test_the_same_texts(wide, calls, num_sequences, stock):
     prompts, params = prompts_of(wide, list(range(40, 40 + num_sequences))), SamplingParams(max_tokens=12)
-    expected = ids_of(engine(wide, fused=False).generate(prompts, params))
+    expected = ids_of(engine(wide, kind=LLM, fused=False).generate(prompts, params))
     assert not calls
-    llm = engine(wide)
+    llm = engine(wide, kind=LLM)
     assert ids_of(llm.generate(prompts, params)) == expected
     few = [n for n in calls if n in FEW_TOKENS]
     assert bool(few) == (num_sequences > 1)
@@ -105,10 +105,10 @@ def test_the_same_texts(wide, calls, num_sequences, stock):
 
 def test_an_engine_without_it_has_stock_layers(wide):
     """Whichever engine was made of the model before."""
-    engine(wide)
+    engine(wide, kind=LLM)
     assert any(type(layer) is CPULinear for layer in wide.module.modules())
     weights = {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
-    engine(wide, fused=False)
+    engine(wide, kind=LLM, fused=False)
     assert all(type(layer) is not CPULinear for layer in wide.module.modules())
     assert weights == {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
 

@@ -8,10 +8,11 @@ import random
 
 import pytest
 import torch
+from pagedlab_lessons.baseline import generate_baseline
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.lessons.baseline import generate_baseline
+from pagedlab import SamplingParams
 from pagedlab.model import load_model
+from pagedlab_fast import LLM
 from support.engines import engine, ids_of, plain_logits
 
 pytestmark = [
@@ -46,7 +47,7 @@ def exact():
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_fp32_tokens_equal_generate(backend, exact):
     model, ids, expected = exact
-    llm = engine(model, 512, attention_backend=backend)
+    llm = engine(model, 512, kind=LLM, attention_backend=backend)
     completions = llm.generate(ids, SamplingParams(max_tokens=NEW_TOKENS))
     assert ids_of(completions) == expected
     assert llm.pool.num_used == 0

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from triton.runtime import _async_compile
 
-from pagedlab.accelerate.parallel_compile import compile_in_parallel
 from pagedlab.kernels.runtime import triton
+from pagedlab_fast.parallel_compile import compile_in_parallel
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

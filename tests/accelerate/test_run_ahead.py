@@ -19,21 +19,26 @@ if torch.cuda.is_available():
     reason = "these run in Triton's interpreter, so without a GPU; test_run_ahead_gpu.py has the others"
     pytest.skip(reason, allow_module_level=True)
 
-from pagedlab import SamplingParams, accelerate
-from pagedlab.accelerate import MAX_STEPS, choose_fused, make_run_ahead
-from pagedlab.accelerate import fused as fused_layers
-from pagedlab.accelerate.fused import Fused
-from pagedlab.accelerate.graph_runner import GraphRunner
-from pagedlab.accelerate.run_ahead import STREAMED_STEPS
-from pagedlab.accelerate.shapes import DECODE_ROWS, TOKENS
-from pagedlab.accelerate.token_counts import TokenCounts
-from pagedlab.accelerate.window import RowPlan
+import pagedlab_fast
+from pagedlab import BlockPool, SamplingParams
 from pagedlab.batch import build_batch
-from pagedlab.blocks import BlockTable
 from pagedlab.model import Model, Pages
 from pagedlab.recipes.beam import beams
-from pagedlab.scheduler import Chunk, Request, Sequence
-from pagedlab.serving.engine_thread import EngineThread, Ticket
+from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.speculative import Drafting
+from pagedlab.scheduler import Chunk
+from pagedlab_fast import choose as choosing
+from pagedlab_fast import fused as fused_layers
+from pagedlab_fast.choose import MAX_STEPS, choose, choose_fused
+from pagedlab_fast.fused import Fused
+from pagedlab_fast.graph_runner import GraphRunner
+from pagedlab_fast.run_ahead import STREAMED_STEPS
+from pagedlab_fast.scheduler import FastScheduler
+from pagedlab_fast.shapes import DECODE_ROWS, TOKENS
+from pagedlab_fast.token_counts import TokenCounts
+from pagedlab_fast.window import RowPlan
+from pagedlab_serve.engine_thread import EngineThread, Ticket
+from support.ahead import running_ahead
 from support.drafters import Recalls
 from support.engines import (
     assert_idle,
@@ -46,6 +51,7 @@ from support.engines import (
     ids_of,
     prompt_of,
     prompts_of,
+    sequence_of,
     texts_of,
 )
 from support.refused import refused
@@ -89,14 +95,15 @@ class Halves(Fused):
             return self.module.lm_head(x[rows])
 
 
-def ahead_engine(model, num_blocks=256, block_size=16, halves=True, **options):
+def ahead_engine(model, num_blocks=256, block_size=16, halves=True, drafter=None, **options):
     """An engine that decodes in windows, as on a GPU, but launch by launch; the host draws behind the layers, or runs
     its steps as they are."""
-    llm = engine(model, num_blocks, block_size, **options)
-    fused = Halves(model.module) if halves else None
-    llm.forward = fused.forward if fused else model.forward
-    llm.run_ahead = make_run_ahead(model, llm.cache, llm.attend, llm.scheduler, fused, graphs=False)
-    assert bool(llm.run_ahead.decoder.step.fused) == halves
+    ahead = running_ahead(lambda llm: Halves(model.module) if halves else None, launches=drafter is None)
+    most = options.pop("max_prompt_tokens", None)
+    llm = engine(model, num_blocks, block_size, kind=Drafting, drafter=drafter, **ahead, **options)
+    llm.run_ahead = llm.runner.run_ahead
+    if most is not None:
+        llm.scheduler.max_prompt_tokens = most
     return llm
 
 
@@ -113,7 +120,7 @@ def texts_of_arrivals(llm, prompts, params, rng):
     return texts_of([done[i] for i in range(len(prompts))])
 
 
-@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1 + 1e-6}, {"temperature": 1e-6}], ids=str)
+@pytest.mark.parametrize("asked", [{}, {"adjust": Penalties(1 + 1e-6)}, {"temperature": 1e-6}], ids=str)
 def test_a_text_whose_logits_are_not_finite_ends_alone(tiny, asked):
     """In a window, at its end, in its first step with a prompt, and while the next window is in flight."""
     prompts = prompts_of(tiny, [20, 33, 7, 12])
@@ -149,9 +156,9 @@ MIXED = [
     SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
     SamplingParams(max_tokens=11, temperature=1.2, seed=7, top_p=0.8),
     SamplingParams(max_tokens=10, temperature=0.7, seed=8, min_p=0.1),
-    SamplingParams(max_tokens=20, repetition_penalty=1.4),
-    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.8, seed=9, presence_penalty=1.0, frequency_penalty=0.4),
-    SamplingParams(max_tokens=9, temperature=0.9, seed=10, n=2, repetition_penalty=1.2, top_k=9, top_p=0.9),
+    SamplingParams(max_tokens=20, adjust=Penalties(1.4)),
+    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.8, seed=9, adjust=Penalties(presence=1.0, frequency=0.4)),
+    SamplingParams(max_tokens=9, temperature=0.9, seed=10, n=2, adjust=Penalties(1.2), top_k=9, top_p=0.9),
 ]
 MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 18, 3, 6]
 
@@ -167,7 +174,6 @@ def mixed_texts(tiny):
     [
         (256, {}),
         (30, {"block_size": 4}),
-        (30, {"block_size": 4, "preemption": "swap"}),
         (256, {"prefix_caching": False, "max_sequences": 4}),
         (256, {"max_batch_tokens": 9}),
         (256, {"halves": False}),
@@ -207,7 +213,7 @@ def test_beams_advance_between_windows(tiny, halves):
 def test_tokens_and_logprobs_at_and_beside_the_buckets(tiny, monkeypatch, size, temperature):
     """Rows stop at different steps of a window, so that others go on in other places of the next one."""
     assert {1, 16} <= set(DECODE_ROWS)
-    monkeypatch.setattr(accelerate, "MAX_STEPS", 6)
+    monkeypatch.setattr(choosing, "MAX_STEPS", 6)
     prompts = prompts_of(tiny, [LENGTHS[i % len(LENGTHS)] for i in range(size)])
     params = [exactly(4 + 3 * i % 6, temperature=temperature, seed=i) for i in range(size)]
     expected, got = (make(tiny).generate(prompts, params) for make in (engine, ahead_engine))
@@ -221,8 +227,8 @@ def test_limits_and_penalties_are_applied_on_the_device(tiny):
     params = [
         exactly(9, temperature=0.9, seed=1, top_k=5),
         exactly(9, temperature=1.5, seed=2, top_p=0.7),
-        exactly(40, repetition_penalty=1.5),
-        exactly(40, presence_penalty=0.5, frequency_penalty=1.0),
+        exactly(40, adjust=Penalties(1.5)),
+        exactly(40, adjust=Penalties(presence=0.5, frequency=1.0)),
     ]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny)
@@ -234,16 +240,17 @@ def test_limits_and_penalties_are_applied_on_the_device(tiny):
 def test_a_row_of_the_counts_is_given_on_and_counts_anew(tiny):
     """Two rows for four sequences that take turns, as if each had been preempted."""
     counts = TokenCounts(2, tiny.vocab_size, torch.device("cpu"))
-    params = {0: SamplingParams(repetition_penalty=1.2), 1: SamplingParams()}
-    sequences = [Sequence(f"r{i}", None, [7, 7, 8, 10 + i], 0, 2) for i in range(4)]
+    params = SamplingParams(adjust=Penalties(1.2))
+    pool = BlockPool(4)
+    sequences = [sequence_of(pool, [7, 7, 8, 10 + i], i, num_prompt_tokens=2, params=params) for i in range(4)]
 
-    def plan(sequence, num_samples, request_id=0):
+    def plan(sequence, num_samples):
         length = len(sequence.token_ids)
-        chunk = Chunk(SimpleNamespace(request_id=request_id), sequence, length - 1, length)
+        chunk = Chunk(sequence, length - 1, length)
         return RowPlan(chunk, length, num_samples, sequence.token_ids[-1])
 
     def check(plans):
-        numbers = counts.prepare(plans, params)
+        numbers = counts.prepare(plans)
         for row, number in zip(plans, numbers, strict=True):
             if number >= 0:
                 ids = row.chunk.sequence.token_ids
@@ -255,7 +262,7 @@ def test_a_row_of_the_counts_is_given_on_and_counts_anew(tiny):
                 ids += [5] * row.num_samples
         return numbers
 
-    assert counts.prepare([plan(sequences[0], 1, request_id=1)], params) == [-1]
+    assert counts.prepare([plan(sequence_of(pool, [7, 8]), 1)]) == [-1]
     assert counts.counts is None
     with torch.inference_mode():
         assert sorted(check([plan(sequences[0], 2), plan(sequences[1], 0), plan(sequences[2], 1)])) == [-1, 0, 1]
@@ -347,7 +354,7 @@ def test_who_comes_late_or_leaves_early_changes_nobodys_text(tiny, rng):
 def test_after_a_launch_that_fails_the_next_call_starts_clean(tiny):
     """With a window under way: what it writes, after the reset, is in nobody's blocks."""
     prompts = prompts_of(tiny, [16, 14, 9])
-    params = [exactly(40), exactly(40, repetition_penalty=1.3), exactly(40, frequency_penalty=0.4)]
+    params = [exactly(40), exactly(40, adjust=Penalties(1.3)), exactly(40, adjust=Penalties(frequency=0.4))]
     expected = texts_of(engine(tiny).generate(prompts, params))
     llm = ahead_engine(tiny, 26, 4)
     run_ahead = llm.run_ahead
@@ -371,16 +378,16 @@ def test_after_a_launch_that_fails_the_next_call_starts_clean(tiny):
 @pytest.mark.parametrize(("index", "ahead"), [(0, True), (1, False)])
 def test_graphs_are_for_the_current_gpu(monkeypatch, index, ahead):
     """Another one's would be captured empty: torch captures what is launched on the current one."""
-    monkeypatch.setattr(accelerate, "is_on_gpu", lambda *_: True)
+    monkeypatch.setattr(choosing, "is_on_gpu", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(accelerate, "make_run_ahead", lambda *_, **__: "run ahead")
+    monkeypatch.setattr(choosing, "make_run_ahead", lambda *_, **__: "run ahead")
     model = SimpleNamespace(device=torch.device("cuda", index), forward="forward", module=None, num_ranks=1)
-    parts = model, None, None, None
-    chosen = accelerate.choose(*parts, fused=False, cuda_graphs="auto")
+    parts = model, None, None, FastScheduler(BlockPool(4), 4, 4)
+    chosen = choose(*parts, fused=False, cuda_graphs="auto")
     assert chosen.run_ahead == ("run ahead" if ahead else None)
     if not ahead:
         with refused("torch's current one"):
-            accelerate.choose(*parts, fused=False, cuda_graphs=True)
+            choose(*parts, fused=False, cuda_graphs=True)
 
 
 # Drafts -----------------------------------------------------------------------------------------------------------
@@ -426,7 +433,7 @@ def test_drafts_at_and_beside_every_buckets_edge(tiny, texts, seed):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed))
             if not 0 < drafter.k < new - 1:
                 continue
-            llm = ahead_engine(tiny, speculative=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
+            llm = ahead_engine(tiny, drafter=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
             llm.on_step(lambda llm=llm: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
             llm.run_ahead.decoder.runner = replays = Replays(llm.run_ahead.decoder.runner)
             assert ids_of(llm.generate(prompts, params)) == expected, tokens
@@ -448,9 +455,7 @@ def test_drafts_with_arrivals_and_few_blocks(tiny, rng):
     expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
     known = {tuple(p): ids for p, [(ids, _)] in zip(prompts, expected, strict=True)}
     drafter = Recalls(rng.randint(1, 9), known, 0.2, rng)
-    llm = ahead_engine(
-        tiny, rng.choice([14, 20, 200]), 8, speculative=drafter, preemption=rng.choice(["recompute", "swap"])
-    )
+    llm = ahead_engine(tiny, rng.choice([14, 20, 200]), 8, drafter=drafter)
     assert texts_of_arrivals(llm, prompts, params, rng) == expected
 
 
@@ -461,11 +466,11 @@ def test_a_prompts_last_layer_is_computed_for_the_rows_asked_for(shallow, seed):
     """Prompts to their end or not, one of which ends in a draft, and a new token among them."""
     rng, chunks, llm = random.Random(seed), [], engine(shallow)
     for i, prompt in enumerate(prompts_of(shallow, [rng.randint(8, 20) for _ in range(4)])):
-        text = Sequence("", BlockTable(llm.pool), prompt, 0, len(prompt))
-        text.num_draft = 2 if i == 2 else 0
+        text = sequence_of(llm.pool, prompt, i)
         start, stop = (len(prompt) - 1, len(prompt)) if i == 3 else (0, len(prompt) - (i == 1))
-        text.table.append(stop)
-        chunks.append(Chunk(Request(i, [text], 1, 9), text, start, stop))
+        guesses = (5, 6) if i == 2 else ()
+        text.table.append(stop + len(guesses))
+        chunks.append(Chunk(text, start, stop + len(guesses), guesses))
     rng.shuffle(chunks)
     llm.cache.keys.normal_(generator=torch.Generator().manual_seed(seed))  # of what came before the new token
     llm.cache.values.zero_()
@@ -547,7 +552,7 @@ def test_an_engine_on_fused_layers_writes_the_same_texts(shallow):
         [replace(p, max_tokens=6) for p in (MIXED[0], MIXED[3], MIXED[-1])],
     )
     expected = engine(shallow).generate(prompts, params)
-    assert texts_of(engine(shallow, fused=True).generate(prompts, params)) == texts_of(expected)
+    assert texts_of(engine(shallow, kind=pagedlab_fast.LLM, fused=True).generate(prompts, params)) == texts_of(expected)
 
 
 def test_what_cannot_be_fused_says_why(tiny):
@@ -560,11 +565,11 @@ def test_what_cannot_be_fused_says_why(tiny):
     with refused("cannot be fused: its layers are gemma3's"):
         Fused(module)
     with refused("cuda_graphs=True takes one NVIDIA GPU"):
-        engine(tiny, cuda_graphs=True)
+        engine(tiny, kind=pagedlab_fast.LLM, cuda_graphs=True)
 
 
 def test_warming_up_takes_an_idle_engine(tiny):
-    llm = engine(tiny)
+    llm = engine(tiny, kind=pagedlab_fast.LLM)
     request_id = llm.add([1, 2], SamplingParams(max_tokens=2))
     with refused("warm_up takes an idle engine, and 1 requests are queued"):
         llm.warm_up()
@@ -576,13 +581,12 @@ def test_warming_up_takes_an_idle_engine(tiny):
 # Everything at once -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_windows_among_arrivals_prefixes_and_those_who_want_the_host(tiny, preemption, rng):
+def test_windows_among_arrivals_prefixes_and_those_who_want_the_host(tiny, rng):
     """Prompts that begin alike come between steps, some want the host, and blocks are short."""
     shared = prompt_of(tiny, 40)
     count = 14
     prompts = [shared[: rng.choice([8, 16, 24, 40])] + [100 + i] * rng.randint(0, 12) for i in range(count)]
-    penalised = [{"repetition_penalty": 1.3}, {"presence_penalty": 1.0, "frequency_penalty": 0.5}]
+    penalised = [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=1.0, frequency=0.5)}]
     kinds = [{}, {}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}, *penalised]
     params = [SamplingParams(max_tokens=rng.randint(1, 20), **rng.choice(kinds)) for _ in range(count)]
     expected = texts_of([engine(tiny).generate([p], [s])[0] for p, s in zip(prompts, params, strict=True)])
@@ -591,7 +595,6 @@ def test_windows_among_arrivals_prefixes_and_those_who_want_the_host(tiny, preem
         rng.choice([14, 20, 200]),
         8,
         rng.random() < 0.7,
-        preemption=preemption,
         max_prompt_tokens=rng.choice([5, 24, None]),
     )
     llm.run_ahead.num_steps = rng.choice([1, 2, 5])

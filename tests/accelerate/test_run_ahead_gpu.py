@@ -10,8 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
+import pagedlab_fast
 from pagedlab import SamplingParams
-from pagedlab.accelerate.shapes import TOKENS
+from pagedlab.recipes.penalties import Penalties
+from pagedlab_fast.shapes import TOKENS
 from support.drafters import Recalls
 from support.engines import breaking_at, exactly, ids_of
 from support.engines import engine as poisoned
@@ -33,7 +35,7 @@ def model():
 
 
 def engine(model, num_blocks=2048, **options):
-    return poisoned(model, num_blocks, verbose=False, **{"max_sequences": MAX_TEXTS, **options})
+    return poisoned(model, num_blocks, kind=pagedlab_fast.LLM, verbose=False, **{"max_sequences": MAX_TEXTS, **options})
 
 
 def eager_engine(model, **options):
@@ -63,7 +65,7 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model):
 
 def test_penalties_in_graphs(model):
     """A third of the rows has none. In the second round the steps are graphs."""
-    asked = [{"repetition_penalty": 1.3}, {"presence_penalty": 0.9, "frequency_penalty": 0.3}, {}]
+    asked = [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=0.9, frequency=0.3)}, {}]
     params = [SamplingParams(max_tokens=12 + i % 19, ignore_eos=True, **asked[i % 3]) for i in range(45)]
     llm, eager = engine(model), eager_engine(model)
     expected = ids_of(eager.generate(PROMPTS[:45], params))
@@ -72,7 +74,7 @@ def test_penalties_in_graphs(model):
     assert any(shape.is_penalised for shape in llm.run_ahead.decoder.runner.graphs)
 
 
-@pytest.mark.parametrize("asked", [{}, {"repetition_penalty": 1 + 1e-6}, {"logprobs": 0}, {"min_p": 0.5}], ids=str)
+@pytest.mark.parametrize("asked", [{}, {"adjust": Penalties(1 + 1e-6)}, {"logprobs": 0}, {"min_p": 0.5}], ids=str)
 def test_texts_whose_logits_are_not_finite_end_alone(model, asked):
     """In graphs, in the second round, and where the host samples."""
     params = exactly(40, **asked)
@@ -132,7 +134,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
             drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
             if not 0 < drafter.k < new - 1:
                 continue
-            llm = engine(model, 256, max_sequences=texts, speculative=drafter)
+            llm = engine(model, 256, max_sequences=texts, drafter=drafter)
             for _ in range(3):  # eager, captured, replayed
                 assert ids_of(llm.generate(prompts, params)) == expected, tokens
             assert any(not shape.is_sampled for shape in llm.run_ahead.decoder.runner.graphs)
@@ -150,11 +152,10 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
     assert not any(shape.is_sampled for shape in graphs.run_ahead.decoder.runner.graphs)
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_graphs_with_too_few_blocks(model, preemption):
+def test_graphs_with_too_few_blocks(model):
     params = [exactly(3 + 7 * i % 60) for i in range(64)]
     expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
-    llm = engine(model, 14, preemption=preemption)
+    llm = engine(model, 14)
     got = llm.generate(PROMPTS[:64], params)
     assert ids_of(got) == ids_of(expected)
     assert llm.stats.preemptions > 0

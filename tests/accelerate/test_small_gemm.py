@@ -12,14 +12,13 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen
 
 pytest.importorskip("triton")
 
-from pagedlab import LLM
-from pagedlab.accelerate import small_gemm
-from pagedlab.accelerate.fused import Fused, SmallGemmRows, angles
-from pagedlab.accelerate.norm import norm
 from pagedlab.attention import get_backend
 from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
+from pagedlab_fast import LLM, small_gemm
+from pagedlab_fast.fused import Fused, SmallGemmRows, angles
+from pagedlab_fast.norm import norm
 from support.engines import exactly, ids_of, poison
 
 DEVICE = "cpu" if INTERPRETED else "cuda"

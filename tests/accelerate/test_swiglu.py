@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from pagedlab.accelerate.swiglu import one_kernel, swiglu, takes_tiles
 from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab_fast.swiglu import one_kernel, swiglu, takes_tiles
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda", None if INTERPRETED else 0)
 pytestmark = pytest.mark.skipif(not (INTERPRETED or takes_tiles(DEVICE)), reason="tiles are Hopper's")

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pagedlab_lessons import readers_code
+from pagedlab_lessons.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
+from pagedlab_lessons.checks.results import REGISTERED, exercise, exercise_of_methods
+from pagedlab_lessons.readers_code import HAS_ALARM
+from pagedlab_lessons.show import show_source
 
 from pagedlab import BlockPool, BlockTable
 from pagedlab.blocks import InvariantError
-from pagedlab.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
-from pagedlab.checks.results import REGISTERED, exercise, exercise_of_methods
-from pagedlab.lessons import readers_code
-from pagedlab.lessons.readers_code import HAS_ALARM
-from pagedlab.lessons.show import show_source
 from support import broken
 
 # Stubs --------------------------------------------------------------------------------------------------------
@@ -508,14 +508,14 @@ def test_help_describes_the_answer_and_the_result():
 
 def test_each_module_has_the_checks_that_are_listed():
     for topic, names in TOPICS.items():
-        import_module(f"pagedlab.checks.{topic}")
+        import_module(f"pagedlab_lessons.checks.{topic}")
         module = "watched" if topic == "kernel" else topic  # it registers the puzzles
         assert {name for name in REGISTERED if REGISTERED[name].__module__.endswith(f".{module}")} == set(names)
     assert set(REGISTERED) == set(dir(check))
 
 
 def test_importing_the_checks_pulls_in_no_torch():
-    code = "import sys; from pagedlab.checks import check; dir(check); sys.exit('torch' in sys.modules)"
+    code = "import sys; from pagedlab_lessons.checks import check; dir(check); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -593,7 +593,7 @@ def test_show_source_is_the_source_under_its_file():
 
 
 def test_a_triton_kernel_is_shown_like_the_function_that_it_is():
-    ladder = pytest.importorskip("pagedlab.lessons.ladder")
+    ladder = pytest.importorskip("pagedlab_lessons.ladder")
     shown = repr(show_source(ladder.one_page_kernel))
-    assert shown.startswith("# pagedlab/lessons/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel(")
+    assert shown.startswith("# pagedlab_lessons/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel(")
     assert shown.endswith("tl.store(out + row, acc / total)")

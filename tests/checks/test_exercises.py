@@ -1,7 +1,7 @@
 """Every exercise of every notebook: its stub is "not attempted", its folded solution passes, wrong answers fail.
 
-What a notebook has to look like for this is in the docstring of pagedlab/checks.py. A kernel that is wrong may never
-end, and only the interpreter stops it: on a machine with a GPU the answers are tried in a process that sees none.
+What a notebook has to look like for this is in the docstring of pagedlab_lessons.checks. A kernel that is wrong may
+never end, and only the interpreter stops it: on a machine with a GPU the answers are tried in a process that sees none.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from pagedlab_lessons.checks import check
 
-from pagedlab.checks import check
 from pagedlab.kernels.runtime import INTERPRETED
 from support.exercises import EXERCISES, SOLUTION, edited_answer, imports_of, solution_of
 from support.paths import ROOT

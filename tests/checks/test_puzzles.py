@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 import torch
+from pagedlab_lessons import ladder, puzzles, tracer
+from pagedlab_lessons.checks import check
+from pagedlab_lessons.fence import Memory, Outside, define, source_of
+from pagedlab_lessons.puzzles import PUZZLES, decoder, splits_for
 from wrong_kernel import EDITS
 
-from pagedlab.checks import check
 from pagedlab.kernels import runtime
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.lessons import ladder, puzzles, tracer
-from pagedlab.lessons.fence import Memory, Outside, define, source_of
-from pagedlab.lessons.puzzles import PUZZLES, decoder, splits_for
 from support.exercises import EXERCISES, solution_of
 from support.exercises import edited_answer as answer
 from support.warm import processes

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from pagedlab_lessons.puzzles import PUZZLES, decoder
 
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.lessons.puzzles import PUZZLES, decoder
 from support.exercises import edited_answer as answer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(INTERPRETED, reason="Triton does not compile here")]

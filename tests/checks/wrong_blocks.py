@@ -113,7 +113,6 @@ EDITS = {
             "BlockCopy(destination, source)",
             "a.append(1) must return its copies, as (source, destination).",
         ),
-        ("def fork(", "def split(", "AttributeError: 'MyTable' object has no attribute 'fork'"),
     ],
     "copies_after_forks": [
         (" if num_tokens % block_size else 0", ""),

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from pagedlab.lessons.measuring import OURS
+from pagedlab_lessons.measuring import OURS
 
 
 def by_groups(runs):

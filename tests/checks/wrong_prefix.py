@@ -1,6 +1,7 @@
 """Plausible wrong answers to the exercises of notebook 05, and right ones that differ from the solution."""
 
-from pagedlab.checks.prefix import ChecksOwnTokens, ForgetsThePast
+from pagedlab_lessons.checks.prefix import ChecksOwnTokens, ForgetsThePast
+
 from pagedlab.prefix import PrefixCache
 
 # leaf before parent -------------------------------------------------------------------------------------------
@@ -28,29 +29,29 @@ def by_time_and_depth(last_used, parent):
 EDITS = {
     "prefix_cache": [
         ("                break\n", "                continue\n", "Block 4 has KV of a different past."),
-        ("token_ids[: len(token_ids) - leave]", "token_ids", "leave=1: a token must be left to compute."),
-        ("token_ids[: len(token_ids) - leave]", "token_ids[:-leave]", "With leave=1 it finds more"),
+        ("token_ids[:-1]", "token_ids", "The last token must be left to compute."),
+        ("token_ids[:-1]", "token_ids[:-2]", "A longer prompt must find every full block"),
         (
             "            if name not in self.blocks:\n"
             "                self.pool.keep(block_id)\n"
             "                self.blocks[name] = block_id",
             "            self.pool.keep(block_id)\n            self.blocks[name] = block_id",
-            "insert gives a known hash another block",
+            "register gives a known hash another block",
         ),
-        ("salt=salt)", "salt=None)", "Block 0 has KV of a different past."),
-        ("salt=salt)", "salt=salt and 'x')", "Block 0 has KV of a different past."),
-        ("salt=salt)", "salt=salt or None)", "Block 0 has KV of a different past."),
+        ("size, salt)", "size, None)", "Block 0 has KV of a different past."),
+        ("size, salt)", "size, salt and 'x')", "Block 0 has KV of a different past."),
+        ("size, salt)", "size, salt or None)", "Block 0 has KV of a different past."),
         ("table.num_tokens += self.pool.block_size", "table.num_tokens += 2", "match returns full blocks."),
-        ("self.pool.block_size, hash", "2, hash", ""),
+        ("self.pool.block_size, salt", "2, salt", ""),
         ("if block != block_id", "if block > block_id", "finds another number of tokens"),
         ("if block != block_id", "if block < block_id", "finds another number of tokens"),
         ("if block != block_id", "if False", "finds another number of tokens"),
         (" if block != block_id", "", ""),
         (
-            'return hash_chain(token_ids, self.pool.block_size, hash="sha256", salt=salt)',
+            "return hash_chain(token_ids, self.pool.block_size, salt)",
             "size = self.pool.block_size\n"
             "        starts = range(0, len(token_ids) // size * size, size)\n"
-            '        return [hash_chain(token_ids[i : i + size], size, "sha256", salt)[0] for i in starts]',
+            "        return [hash_chain(token_ids[i : i + size], size, salt)[0] for i in starts]",
             "Block 1 has KV of a different past.",
         ),
         (
@@ -68,7 +69,7 @@ EDITS = {
         (
             "zip(self.names(token_ids, salt), table.block_ids)",
             "zip(self.names(token_ids, salt)[:1], table.block_ids)",
-            "match with leave=0 must find every full block that was just inserted.",
+            "A longer prompt must find every full block that was just registered.",
         ),
     ],
     "leaf_first": [

@@ -1,6 +1,6 @@
 """Plausible wrong answers to the exercises of notebook 08, and right ones that differ from the solution."""
 
-from pagedlab.lessons.broken import SuspectPool
+from pagedlab_lessons.broken import SuspectPool
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {

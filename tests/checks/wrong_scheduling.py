@@ -1,6 +1,7 @@
 """Plausible wrong answers to the exercises of notebook 09, and right ones that differ from the solution."""
 
-from pagedlab.checks.scheduling import Continuous, FirstThatFits
+from pagedlab_lessons.checks.scheduling import Continuous, FirstThatFits
+
 from pagedlab.scheduler import Scheduler
 
 
@@ -23,7 +24,7 @@ class CountsByRequest(Scheduler):
 ADMIT = """\
         while self.waiting and len(self.running) < self.max_sequences and self.may_admit(self.waiting[0]):
             self.running.append(self.waiting.popleft())
-        for request in self.running:
+        for seq in self.running:
 """
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
@@ -52,8 +53,8 @@ EDITS = {
             "step() computes other tokens",
         ),
         (
-            "Chunk(request, seq, start, stop)",
-            "Chunk(request, seq, start, stop - 1)",
+            "Chunk(seq, start, stop)",
+            "Chunk(seq, start, stop - 1)",
             "r0's table has 6 slots, but its chunk ends before token 5. `stop` is exclusive",
         ),
         ("seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
@@ -90,9 +91,9 @@ EDITS = {
         ("min(others, key=computed, default=self.running[0])", "self.running[0]"),
         ("min(others", "max(others"),
         ("reversed(self.running[1:])", "reversed(self.running)"),
-        (" if computed(request)]", "]", "r1 holds no block: preempting it frees nothing."),
-        ("key=computed", "key=lambda request: len(request.sequences[0].token_ids)"),
-        ("key=computed", "key=lambda request: len(request.sequences[0].table.block_ids)"),
+        (" if computed(sequence)]", "]", "r1 holds no block: preempting it frees nothing."),
+        ("key=computed", "key=lambda sequence: len(sequence.token_ids)"),
+        ("key=computed", "key=lambda sequence: len(sequence.table.block_ids)"),
         ("reversed(self.running[1:])", "self.running[1:]"),
     ],
     "patient": [
@@ -100,7 +101,7 @@ EDITS = {
         ("elif self.passed < 3:", "else:", "The first in the queue is passed 3 times at most"),
         (
             "first = self.waiting[0]",
-            "return min(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens)",
+            "return min(self.waiting, key=lambda sequence: sequence.num_prompt_tokens)",
             "The first in the queue is passed 3 times at most",
         ),
         ("self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
@@ -111,16 +112,16 @@ EDITS = {
         ),
         ("self.passed < 3", "self.passed < 4", "The first in the queue is passed 3 times at most"),
         (
-            "for request in self.waiting:\n"
-            "                if self.may_admit(request):\n"
+            "for sequence in self.waiting:\n"
+            "                if self.may_admit(sequence):\n"
             "                    self.passed += 1",
-            "self.passed += 1\n            for request in self.waiting:\n                if self.may_admit(request):",
+            "self.passed += 1\n            for sequence in self.waiting:\n                if self.may_admit(sequence):",
             "The first in the queue is passed 3 times at most",
         ),
         ("in self.waiting:", "in reversed(self.waiting):", "The first in the queue is passed 3 times at most"),
         (
             "in self.waiting:",
-            "in sorted(self.waiting, key=lambda request: request.sequences[0].num_prompt_tokens):",
+            "in sorted(self.waiting, key=lambda sequence: sequence.num_prompt_tokens):",
             "The first in the queue is passed 3 times at most",
         ),
     ],

@@ -5,8 +5,8 @@ import zlib
 from base64 import b64encode
 from hashlib import blake2b, sha256
 
-from pagedlab.serving.app import salt_for
-from pagedlab.serving.engine_thread import run_loop
+from pagedlab_serve.app import salt_for
+from pagedlab_serve.engine_thread import run_loop
 
 # The loop -----------------------------------------------------------------------------------------------------
 

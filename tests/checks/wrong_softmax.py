@@ -3,8 +3,7 @@
 from math import inf
 
 import torch
-
-from pagedlab.checks.softmax import online_step
+from pagedlab_lessons.checks.softmax import online_step
 
 Tensor = torch.Tensor
 State = tuple[Tensor, Tensor, Tensor]

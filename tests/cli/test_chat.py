@@ -12,9 +12,10 @@ import time
 import pytest
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.cli.chat import HELP, converse, typed_lines
-from pagedlab.cli.conversation import FORK_TEMPERATURE, Answer, Cell, Conversation, Piece, Turn
-from pagedlab.cli.screen import (
+from pagedlab.model import TINY_MODEL
+from pagedlab_serve.cli.chat import HELP, converse, typed_lines
+from pagedlab_serve.cli.conversation import FORK_TEMPERATURE, Answer, Cell, Conversation, Piece, Turn
+from pagedlab_serve.cli.screen import (
     EQUAL_ANSWERS,
     LEGEND,
     MOST_CELLS,
@@ -25,7 +26,6 @@ from pagedlab.cli.screen import (
     figures,
     make_screen,
 )
-from pagedlab.model import TINY_MODEL
 from support.paths import ROOT
 from support.refused import refused
 
@@ -71,17 +71,6 @@ def test_a_second_turn_reuses_the_blocks_of_the_first(conversation):
     before = [cell.block_id for cell in first.answers[0].cells[:full_blocks]]
     assert [cell.block_id for cell in second.answers[0].cells[:full_blocks]] == before
     assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * 2
-
-
-def test_a_block_that_was_exchanged_for_an_old_one_is_not_new(conversation):
-    """The second answer is equal to the first. A block that it fills is exchanged for the cached block."""
-    first = last(conversation.ask("What is a drum?"))
-    second = last(conversation.ask(conversation.ask_again()))
-    assert second.cached_tokens == 0
-    *full, partly_full = second.answers[0].cells
-    assert [cell.block_id for cell in full] == [cell.block_id for cell in first.answers[0].cells[:-1]]
-    assert {cell.state for cell in full} == {"reused"}
-    assert partly_full.state == "new"
 
 
 def test_it_answers_what_generate_answers(conversation, llm):
@@ -369,13 +358,13 @@ def test_in_a_terminal_it_is_plain_where_rich_cannot_draw(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(make_screen(plain=False), PlainScreen)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("pagedlab.cli.screen.find_spec", lambda name: None)
+    monkeypatch.setattr("pagedlab_serve.cli.screen.find_spec", lambda name: None)
     assert isinstance(make_screen(plain=False), PlainScreen)
 
 
 # From end to end --------------------------------------------------------------------------------------------------
 
-COMMAND = [sys.executable, "-m", "pagedlab", "chat", "--model", str(TINY_MODEL), "--num-blocks", "64"]
+COMMAND = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--num-blocks", "64"]
 
 
 def test_a_conversation_from_a_pipe_with_a_byte_that_is_not_unicode():

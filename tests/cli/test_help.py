@@ -5,11 +5,11 @@ import argparse
 import pytest
 
 from pagedlab.attention import BACKENDS
-from pagedlab.cli import options
-from pagedlab.cli.main import COMMANDS
-from pagedlab.command_line import DTYPES as ACCEPTED_DTYPES
 from pagedlab.loading import DTYPES
-from pagedlab.serving.__main__ import make_parser
+from pagedlab_serve.cli import options
+from pagedlab_serve.cli.main import COMMANDS
+from pagedlab_serve.command_line import DTYPES as ACCEPTED_DTYPES
+from pagedlab_serve.serve import make_parser
 
 
 def serve():

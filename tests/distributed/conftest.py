@@ -4,10 +4,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from pagedlab import LLM
-from pagedlab.distributed import RankLost, open_model
-from pagedlab.llm import FOLLOW
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.ranks import Ranked, RankLost, open_model
+from pagedlab_fast import LLM
 from support.ranks import listening, other_rank
 from support.warm import can_copy
 
@@ -22,13 +21,13 @@ def warm_ranks():
 
     start_the_original()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pagedlab.distributed.workers.Popen", WarmRank)
+        patch.setattr("pagedlab.recipes.ranks.workers.Popen", WarmRank)
         yield
 
 
 @pytest.fixture(scope="package")
 def two(warm_ranks):
-    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch", FOLLOW if find_spec("triton") else "")
+    model = open_model(TINY_MODEL, "cpu", "float32", False, 2, "torch", LLM.follow if find_spec("triton") else "")
     yield model
     check_close(model)
 
@@ -38,7 +37,7 @@ def check_close(model):
     workers, rank, ports = model.ranks.workers, other_rank(model), listening()
     was_there, remove_folder = [], workers.remove_folder
     workers.remove_folder = lambda: (was_there.append(workers.folder.exists()), remove_folder())
-    with LLM(model, attention_backend="torch") as llm:
+    with Ranked(model, ranks=1, attention_backend="torch") as llm:
         assert rank.is_running()
         assert llm.pool.num_blocks == min(
             256 * model.max_length // 16, llm.cache.free_bytes() // llm.cache.bytes_per_block

@@ -22,16 +22,17 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab import LLM, SamplingParams
-from pagedlab.__main__ import main
+from pagedlab import SamplingParams
 from pagedlab.batch import Batch
-from pagedlab.distributed import Config, RankLost
-from pagedlab.distributed.commands import KINDS, Poison, pack, unpack
-from pagedlab.distributed.ranks import Ranks
-from pagedlab.distributed.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
-from pagedlab.distributed.workers import Workers
 from pagedlab.model import TINY_MODEL
 from pagedlab.recipes.beam import beam_search
+from pagedlab.recipes.ranks import Config, Ranked, RankLost, TensorParallelLLM
+from pagedlab.recipes.ranks.commands import KINDS, Poison, pack, unpack
+from pagedlab.recipes.ranks.ranks import Ranks
+from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
+from pagedlab.recipes.ranks.workers import Workers
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab_serve.__main__ import main
 from support.engines import (
     LENGTHS,
     NEW,
@@ -90,30 +91,30 @@ def test_a_whole_day(two, tiny, seed):
             if rng.random() < 0.2:
                 llm.abort(rng.choice(added))
         seen |= drain(llm)
-        assert llm.stats.swaps > 0
+        assert llm.stats.preemptions > 0
         assert_idle(llm)
         return all_ids_of([seen[request_id] for request_id in added if request_id in seen])
 
-    blocks = smallest(LENGTHS, NEW, 4, 2) + 4
-    assert day(poisoned(two, blocks, 4, preemption="swap")) == day(engine(tiny, blocks, 4, preemption="swap"))
+    blocks = smallest(LENGTHS, NEW, 4) + 4
+    assert day(poisoned(two, blocks, 4)) == day(engine(tiny, blocks, 4))
 
 
 def test_real_qwen(qwen, qwen_folder, hugging_face):
     prompts = prompts_of(qwen, [3, 33, 64])
-    with LLM(qwen_folder, num_blocks=64, device="cpu", dtype="float32", tensor_parallel=2, verbose=False) as llm:
+    with TensorParallelLLM(qwen_folder, num_blocks=64, device="cpu", dtype="float32", verbose=False) as llm:
         expected = [hugging_face(qwen, prompt, 32) for prompt in prompts]
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=32))) == expected
     with refused("2 KV heads cannot be shared evenly by 4 ranks"):
-        LLM(qwen_folder, tensor_parallel=4)
+        TensorParallelLLM(qwen_folder, ranks=4)
 
 
 # The same tables, other contents -----------------------------------------------------------------------------------
 
 
 def test_the_batch_is_the_same_on_every_rank_at_each_step(two, tiny):
-    """And its tables are those of the scheduler, copies and swaps included."""
+    """And its tables are those of the scheduler, copies included."""
     lengths = LENGTHS[:4]
-    llm = poisoned(two, smallest(lengths, NEW, 4, 2) + 2, 4, preemption="swap", max_batch_tokens=32)
+    llm = poisoned(two, smallest(lengths, NEW, 4) + 2, 4, max_batch_tokens=32)
     latest = []
     steps = 0
     real = two.forward
@@ -135,7 +136,7 @@ def test_the_batch_is_the_same_on_every_rank_at_each_step(two, tiny):
     llm.forward = forward
     params = exactly(NEW, n=2, temperature=1.0, seed=1)
     llm.generate(prompts_of(tiny, lengths), params)
-    assert llm.stats.swaps > 0
+    assert llm.stats.preemptions > 0
     assert steps == llm.stats.steps > NEW
 
 
@@ -149,7 +150,7 @@ def test_each_rank_holds_its_heads_of_the_same_blocks(two, tiny):
         tables.append(llm.sequences()[0].table.block_ids)
     assert tables[0] == tables[1]
     halves = pair.cache.of_each_rank(tables[0][:2])  # full blocks
-    whole = torch.stack(alone.cache.swap_out(tables[0][:2]))
+    whole = torch.stack([part[:, tables[0][:2]] for part in (alone.cache.keys, alone.cache.values)])
     assert [half.shape[4] for half in halves] == [1, 1]
     torch.testing.assert_close(torch.cat(halves, dim=4), whole, **CLOSE)
     assert not torch.allclose(*halves, **CLOSE), "the halves differ"
@@ -158,28 +159,12 @@ def test_each_rank_holds_its_heads_of_the_same_blocks(two, tiny):
         llm.abort(0)
 
 
-def test_swapped_blocks_are_freed_with_their_ticket(two):
-    llm = poisoned(two, 8, 4)
-    cache = llm.cache
-    swapped = cache.swap_out([1, 2])
-    cache.free_dropped()
-    for call in (
-        lambda: cache.swap_in(None, [5, 99]),
-        lambda: cache.copy_blocks([(0, 99)]),
-        lambda: cache.swap_out([99]),
-    ):
-        with refused("^a block id must be a whole number from 0 to 7, got 99$"):
-            call()  # no rank gets it
-    with refused("^swapped must be what swap_out returned, got 3$"):
-        cache.swap_in(3, [5, 6])
-    cache.swap_in(swapped, [5, 6])  # the ticket is alive, and so are the blocks
-    number = swapped.number
-    assert list(cache.swapped) == [number]
-    del swapped
-    assert cache._dropped == [number]
-    llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
-    assert cache._dropped == []
-    assert not cache.swapped
+def test_no_policy_may_move_what_all_ranks_have(two):
+    llm = poisoned(two, 12, 4, kind=Ranked, ranks=1, scheduler=SwappingScheduler)
+    with refused("SwappingScheduler moves KV, and several ranks have it: take another scheduler"):
+        llm.generate([[1] * 9, [2] * 9, [3] * 9], exactly(20))
+    with refused("^a block id must be a whole number from 0 to 11, got 99$"):
+        llm.cache.copy_blocks([(0, 99)])  # no rank gets it
 
 
 tensors_of = st.sampled_from([torch.int32, torch.int64]).flatmap(
@@ -275,9 +260,9 @@ def test_what_cannot_be_split():
     with refused("no tensor-parallel plan for test models"):
         check_split(config_of(2, 14, 4864), 2)
     check_split(config_of(2, 14, 4864, {}), 2)  # Qwen2.5-0.5B
-    with refused(r"2 KV heads cannot .* 4 ranks: this model takes tensor_parallel = 1, 2"):
+    with refused(r"2 KV heads cannot .* 4 ranks: this model takes 1 or 2"):
         check_split(config_of(2, 14, 4864, {}), 4)
-    with refused(r"15 query heads .* 2 ranks: this model takes tensor_parallel = 1$"):
+    with refused(r"15 query heads .* 2 ranks: this model takes 1$"):
         check_split(config_of(2, 15, 4864, {}), 2)
     with refused("columns of the MLP"):
         check_split(config_of(2, 14, 4863, {}), 2)
@@ -293,22 +278,22 @@ def test_a_plan_that_is_not_understood(tiny):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tensor_parallel": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
-        ({"tensor_parallel": 2, "device": "cuda:1"}, "device is 'auto', 'cpu' or 'cuda', got 'cuda:1'"),
-        ({"tensor_parallel": 2, "attention_backend": print}, "a function cannot be sent"),
-        ({"tensor_parallel": 2, "model": "no/such/model"}, "there is no .*'no/such/model'"),
+        ({"ranks": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
+        ({"ranks": 2, "device": "cuda:1"}, "device is 'auto', 'cpu' or 'cuda', got 'cuda:1'"),
+        ({"ranks": 2, "attention_backend": print}, "a function cannot be sent"),
+        ({"ranks": 2, "model": "no/such/model"}, "there is no .*'no/such/model'"),
     ],
 )
 def test_refused_before_anything_starts(monkeypatch, options, said):
-    monkeypatch.setattr("pagedlab.distributed.workers.Popen", None)
+    monkeypatch.setattr("pagedlab.recipes.ranks.workers.Popen", None)
     options = {"model": TINY_MODEL} | options
     with refused(said):
-        LLM(**options)
+        TensorParallelLLM(**options)
 
 
 def test_a_loaded_model_cannot_be_split(tiny):
-    with refused("every rank loads its own part"):
-        LLM(tiny, tensor_parallel=2)
+    with refused("each loads its own part"):
+        TensorParallelLLM(tiny)
 
 
 # A rank that dies ---------------------------------------------------------------------------------------------------
@@ -319,9 +304,9 @@ def test_a_silent_rank_ends_the_others(monkeypatch):
 
     test_ranks_ahead.py kills one.
     """
-    monkeypatch.setattr("pagedlab.distributed.TIMEOUT", 1.0)  # of silence
+    monkeypatch.setattr("pagedlab.recipes.ranks.TIMEOUT", 1.0)  # of silence
     ports = listening()
-    llm = LLM(TINY_MODEL, device="cpu", num_blocks=32, tensor_parallel=2, verbose=False)
+    llm = TensorParallelLLM(TINY_MODEL, device="cpu", num_blocks=32, verbose=False)
     rank, folder = other_rank(llm.model), llm.model.ranks.workers.folder
     llm.add([1, 2, 3], exactly(100))
     llm.step()
@@ -344,8 +329,8 @@ def test_a_silent_rank_ends_the_others(monkeypatch):
 def test_a_child_ends_with_rank_0():
     """However rank 0 dies, and whatever the child is waiting for."""
     code = (
-        "import os, signal, sys; from pagedlab import LLM; "
-        f"llm = LLM({str(TINY_MODEL)!r}, device='cpu', num_blocks=8, tensor_parallel=2, verbose=False); "
+        "import os, signal, sys; from pagedlab.recipes.ranks import TensorParallelLLM; "
+        f"llm = TensorParallelLLM({str(TINY_MODEL)!r}, device='cpu', num_blocks=8, verbose=False); "
         "c = llm.model.ranks.workers; print(c.processes[0].pid, c.folder, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False, text=True)
@@ -371,10 +356,10 @@ def test_a_child_that_cannot_start_is_reported(monkeypatch):
             self.store.set("config", json.dumps(asdict(config)))
             self.store = dist.PrefixStore("unread", self.store)
 
-    monkeypatch.setattr("pagedlab.distributed.Workers", Misled)
+    monkeypatch.setattr("pagedlab.recipes.ranks.Workers", Misled)
     before = set(psutil.Process().children())
     with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code 1\): ValueError: there is no .*'no/such/model'"):
-        LLM(TINY_MODEL, device="cpu", num_blocks=8, tensor_parallel=2, verbose=False)
+        TensorParallelLLM(TINY_MODEL, device="cpu", num_blocks=8, verbose=False)
     assert set(psutil.Process().children()) == before
 
 
@@ -424,7 +409,7 @@ def test_the_groups_end_before_their_store_is_removed():
 
 def test_an_interrupt_in_a_step_stays_one_and_ends_the_ranks():
     """They may be out of step. The next request hears it."""
-    llm = LLM(TINY_MODEL, device="cpu", num_blocks=32, tensor_parallel=2, verbose=False)
+    llm = TensorParallelLLM(TINY_MODEL, device="cpu", num_blocks=32, verbose=False)
     rank, folder = other_rank(llm.model), llm.model.ranks.workers.folder
     assert os.getsid(rank.pid) != os.getsid(0), "Ctrl-C in a terminal goes to everybody in its session"
     llm.add([1, 2, 3], exactly(100))
@@ -450,9 +435,9 @@ def test_nothing_of_this_process_is_changed(two):
 def test_the_command_line_says_what_is_wrong(capsys):
     assert main(["Once upon", "--model", str(TINY_MODEL), "--ranks", "4", "--device", "cpu"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "error: 2 KV heads cannot be shared evenly by 4 ranks: this model takes --ranks 1, 2"
+    assert last == "error: 2 KV heads cannot be shared evenly by 4 ranks: this model takes 1 or 2"
 
 
 def test_an_engine_with_one_rank_closes_too(tiny):
-    with engine(tiny, 8) as llm:
+    with engine(tiny, 8, kind=TensorParallelLLM, ranks=1) as llm:
         assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1))) == 1

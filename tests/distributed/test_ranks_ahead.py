@@ -13,16 +13,19 @@ import torch
 
 pytest.importorskip("triton")
 
+import pagedlab_fast
 from pagedlab import LLM, SamplingParams
-from pagedlab.accelerate import MAX_STEPS, make_run_ahead
-from pagedlab.accelerate.fused import Fused
 from pagedlab.batch import Batch
-from pagedlab.distributed import RankLost
-from pagedlab.distributed.commands import CopyBlocks, Play, Poison, SwapIn
-from pagedlab.distributed.ranks import Ranks
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.ranks import RankLost, TensorParallelLLM
+from pagedlab.recipes.ranks.commands import CopyBlocks, Play, Poison
+from pagedlab.recipes.ranks.ranks import Ranks
+from pagedlab_fast.choose import MAX_STEPS
+from pagedlab_fast.fused import Fused
+from support.ahead import running_ahead
 from support.engines import assert_idle, come_and_go, engine, exactly, prompts_of, texts_of
-from support.ranks import other_rank, poisoned
+from support.ranks import other_rank
 
 MIXED = [
     exactly(20),
@@ -32,22 +35,26 @@ MIXED = [
     SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
     SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5, top_p=0.9),
     SamplingParams(max_tokens=8, temperature=0.7, seed=7, min_p=0.1),
-    SamplingParams(max_tokens=12, repetition_penalty=1.4),
+    SamplingParams(max_tokens=12, adjust=Penalties(repetition=1.4)),
 ]
 
 
-def ahead(llm, fused=False):
-    """The engine, running in windows as on GPUs."""
-    layers = Fused(llm.model.module, llm.model.ranks) if fused else None
-    llm.run_ahead = make_run_ahead(llm.model, llm.cache, llm.attend, llm.scheduler, layers, graphs=False)
+def ahead(model, num_blocks=256, block_size=16, fused=False, kind=LLM, **options):
+    """An engine that runs in windows as on GPUs."""
+    layers = (lambda llm: Fused(llm.model.module, llm.model.ranks)) if fused else lambda llm: None
+    llm = kind(model, num_blocks=num_blocks, block_size=block_size, verbose=False, **running_ahead(layers), **options)
     llm.cache.poison()
     return llm
 
 
+class AheadRanks(TensorParallelLLM):
+    follow = pagedlab_fast.LLM.follow
+
+
 def step_on(llm):
     """As long as there is something to do."""
-    while llm.step():
-        pass
+    while llm.num_unfinished:
+        llm.step()
 
 
 def sent(model, monkeypatch):
@@ -67,22 +74,20 @@ def sent(model, monkeypatch):
     [
         (256, {}),
         (30, {"block_size": 4}),
-        (30, {"block_size": 4, "preemption": "swap"}),
         (256, {"max_batch_tokens": 9, "max_sequences": 4}),
     ],
-    ids=["room", "recompute", "swap", "chunks"],
+    ids=["room", "recompute", "chunks"],
 )
 def test_texts_are_one_ranks(two, tiny, num_blocks, options, monkeypatch):
-    """What needs the host runs between windows, as before; copies and swaps happen in their order."""
+    """What needs the host runs between windows, as before; copies happen in their order."""
     prompts = prompts_of(tiny, [16, 5, 31, 13, 9, 33, 26, 21])
     expected = engine(tiny).generate(prompts, MIXED)
-    llm = ahead(poisoned(two, num_blocks, **options))
+    llm = ahead(two, num_blocks, **options)
     kinds = sent(two, monkeypatch)
     assert texts_of(llm.generate(prompts, MIXED)) == texts_of(expected)
     assert {Play, Batch, CopyBlocks} <= set(kinds)
     if num_blocks == 30:
         assert llm.stats.preemptions > 0
-        assert (SwapIn in kinds) == ("preemption" in options)
     assert_idle(llm)
 
 
@@ -92,7 +97,7 @@ def test_fused_parts_in_windows(two, tiny, monkeypatch):
     kinds = {3: 0.0, 2: 0.8, 1: 0.0}
     params = [exactly(n, temperature=t, seed=n) for n, t in kinds.items()]
     expected = texts_of(engine(tiny).generate(prompts, params))
-    llm = ahead(poisoned(two), fused=True)
+    llm = ahead(two, fused=True)
     kinds, before = sent(two, monkeypatch), two.ranks.plan_bytes
     assert texts_of(llm.generate(prompts, params)) == expected
     assert kinds == [Play]
@@ -105,15 +110,15 @@ def test_who_comes_late_or_leaves_early(two, tiny, rng):
     prompts = prompts_of(tiny, [rng.randint(1, 40) for _ in range(6)])
     params = [SamplingParams(max_tokens=rng.randint(1, 20)) for _ in prompts]
     expected = texts_of(engine(tiny).generate(prompts, params))
-    llm = ahead(poisoned(two, rng.choice([24, 256])))
+    llm = ahead(two, rng.choice([24, 256]))
     come_and_go(llm, prompts, params, expected, rng)
 
 
 def test_all_shapes_are_played_on_all_ranks(two, monkeypatch):
     """What captures the graphs on GPUs: nothing is stored, nothing is drawn for anybody."""
-    llm = ahead(LLM(two, num_blocks=32, attention_backend="torch", max_sequences=3, max_batch_tokens=64))
+    llm = ahead(two, 32, attention_backend="torch", max_sequences=3, max_batch_tokens=64)
     kinds = sent(two, monkeypatch)
-    llm.run_ahead.decoder.capture()
+    llm.runner.run_ahead.decoder.capture()
     assert len(kinds) >= 4, "64 tokens of up to 3 texts, then 1, 2 and 3 rows"
     assert set(kinds) == {Play}
     assert all(part.isnan().all() for part in llm.cache.of_each_rank(range(32)))
@@ -121,11 +126,11 @@ def test_all_shapes_are_played_on_all_ranks(two, monkeypatch):
 
 def test_a_killed_rank_is_noticed():
     """Within seconds, at every later request too, and nothing is left behind. test_distributed.py silences one."""
-    llm = ahead(LLM(TINY_MODEL, device="cpu", num_blocks=64, tensor_parallel=2, verbose=False))
+    llm = ahead(TINY_MODEL, 64, device="cpu", kind=AheadRanks)
     rank = other_rank(llm.model)
     llm.add([1, 2, 3], exactly(400))
     llm.step()
-    assert llm.run_ahead.in_flight == 1
+    assert llm.runner.run_ahead.in_flight == 1
     rank.send_signal(signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code -9\)"):
@@ -179,8 +184,8 @@ def test_a_window_that_never_ends(monkeypatch):
 
 def test_nothing_waits_for_a_silent_rank_without_a_limit(two, monkeypatch):
     """Neither who writes the next window while the device has not read the last but one, nor who captures a graph."""
-    llm = ahead(LLM(two, num_blocks=32, max_sequences=2, max_batch_tokens=16, verbose=False))
-    decoder, ranks = llm.run_ahead.decoder, two.ranks
+    llm = ahead(two, 32, max_sequences=2, max_batch_tokens=16)
+    decoder, ranks = llm.runner.run_ahead.decoder, two.ranks
     monkeypatch.setattr(ranks, "_timeout", 0.05)
     monkeypatch.setattr(ranks, "shutdown", lambda patience: None)  # the other is not really silent
     never = SimpleNamespace(query=lambda: False, record=lambda: None)

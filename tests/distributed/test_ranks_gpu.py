@@ -9,9 +9,10 @@ import time
 import pytest
 import torch
 
-from pagedlab import LLM, distributed
-from pagedlab.distributed import RankLost
 from pagedlab.model import TINY_MODEL
+from pagedlab.recipes import ranks as distributed
+from pagedlab.recipes.ranks import RankLost
+from pagedlab_fast import LLM
 from support.engines import exactly, ids_of
 
 pytestmark = [
@@ -25,7 +26,7 @@ PARAMS = [exactly(5 + i, temperature=i % 2, seed=i) for i in range(40)]
 def engine(ranks, **options):
     limits = {"num_blocks": 512, "max_sequences": 48, "max_batch_tokens": 512}
     how = {"device": "cuda", "dtype": "float32", "verbose": False, **limits}
-    return LLM(TINY_MODEL, tensor_parallel=ranks, **how, **options)
+    return LLM(TINY_MODEL, ranks=ranks, **how, **options)
 
 
 def texts(llm, n):

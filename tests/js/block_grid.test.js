@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import grid from "../../pagedlab/widgets/block_grid.js";
+import grid from "../../notebooks/pagedlab_lessons/widgets/block_grid.js";
 import { Model, openHost, press, type } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="window.attacked = true">`;

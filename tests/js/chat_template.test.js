@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rolesOf } from "../../pagedlab/widgets/chat_template.js";
+import { rolesOf } from "../../notebooks/pagedlab_lessons/widgets/chat_template.js";
 
 const CHAT = [
   "",

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import explore from "../../pagedlab/widgets/explore.js";
+import explore from "../../notebooks/pagedlab_lessons/widgets/explore.js";
 import { flip, Model, openHost, press, type } from "./browser_page.js";
 
 const SIZES = Array.from({ length: 12 }, (_, i) => `${i} blocks`);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import explore from "../../pagedlab/widgets/explore.js";
-import { FrameModel } from "../../pagedlab/widgets/frames.js";
+import explore from "../../notebooks/pagedlab_lessons/widgets/explore.js";
+import { FrameModel } from "../../notebooks/pagedlab_lessons/widgets/frames.js";
 import { flip, openHost, type } from "./browser_page.js";
 
 const STORED = {

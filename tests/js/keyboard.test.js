@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { makeRoot, roving } from "../../pagedlab/widgets/keyboard.js";
+import { makeRoot, roving } from "../../notebooks/pagedlab_lessons/widgets/keyboard.js";
 import { openHost, press } from "./browser_page.js";
 
 let cell;

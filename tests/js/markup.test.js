@@ -1,6 +1,13 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { classes, html, Markup, show, sourceOf, withData } from "../../pagedlab/widgets/markup.js";
+import {
+  classes,
+  html,
+  Markup,
+  show,
+  sourceOf,
+  withData,
+} from "../../notebooks/pagedlab_lessons/widgets/markup.js";
 import { openHost } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="alert('a')">&`;

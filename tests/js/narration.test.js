@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { describeBlock, whatHappened } from "../../pagedlab/widgets/narration.js";
-import { Replay } from "../../pagedlab/widgets/replay.js";
+import { describeBlock, whatHappened } from "../../notebooks/pagedlab_lessons/widgets/narration.js";
+import { Replay } from "../../notebooks/pagedlab_lessons/widgets/replay.js";
 import { recordingOf, sequenceOf } from "./recordings.js";
 
 const WORDS = ["The", " cat", " sat", " on", " a", " mat"];

@@ -1,7 +1,7 @@
 // Prints the state after each step of the recording on stdin, as one line of JSON a step.
 
 import { readFileSync } from "node:fs";
-import { Replay } from "../../pagedlab/widgets/replay.js";
+import { Replay } from "../../notebooks/pagedlab_lessons/widgets/replay.js";
 
 const recording = JSON.parse(readFileSync(0, "utf8"));
 const replay = new Replay(recording);

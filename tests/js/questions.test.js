@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import guess from "../../pagedlab/widgets/guess.js";
-import quiz from "../../pagedlab/widgets/quiz.js";
+import guess from "../../notebooks/pagedlab_lessons/widgets/guess.js";
+import quiz from "../../notebooks/pagedlab_lessons/widgets/quiz.js";
 import { Model, openHost } from "./browser_page.js";
 
 let host;

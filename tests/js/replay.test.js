@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Replay } from "../../pagedlab/widgets/replay.js";
+import { Replay } from "../../notebooks/pagedlab_lessons/widgets/replay.js";
 import { recordingOf, sequenceOf, threeAnswers } from "./recordings.js";
 
 test("a state is the same whichever way one gets there", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import stage from "../../pagedlab/widgets/stage.js";
+import stage from "../../notebooks/pagedlab_lessons/widgets/stage.js";
 import { Model, openHost, press, type } from "./browser_page.js";
 import { recordingOf, sequenceOf, threeAnswers } from "./recordings.js";
 

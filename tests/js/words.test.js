@@ -1,7 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lookOf } from "../../pagedlab/widgets/looks.js";
-import { format, inBytes, percent, plural } from "../../pagedlab/widgets/words.js";
+import { lookOf } from "../../notebooks/pagedlab_lessons/widgets/looks.js";
+import {
+  format,
+  inBytes,
+  percent,
+  plural,
+} from "../../notebooks/pagedlab_lessons/widgets/words.js";
 
 test("numbers, counts and shares", () => {
   assert.equal(format(1024), "1,024");

@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from pagedlab_lessons import ladder
+
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
-from pagedlab.kernels.penalties import Penalties
 from pagedlab.kernels.plan import launch_plan
-from pagedlab.kernels.sampling import triton_sample
-from pagedlab.lessons import ladder
+from pagedlab_fast.kernels.penalties import Penalties
+from pagedlab_fast.kernels.sampling import triton_sample
 from support.attention_cases import assert_as_close_as_torch, make
 
 BATCHES = {

@@ -26,10 +26,11 @@ from support.refused import refused
 if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interpreter before it imports triton
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from pagedlab_lessons import ladder
+
 from pagedlab.kernels import attention
 from pagedlab.kernels.cache import copy_blocks, write_kv
 from pagedlab.kernels.plan import launch_plan, multiprocessors
-from pagedlab.lessons import ladder
 
 each_dtype = pytest.mark.parametrize("dtype", KERNEL_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # -inf - -inf, in NumPy

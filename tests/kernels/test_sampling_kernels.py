@@ -10,13 +10,13 @@ from pagedlab import SamplingParams
 
 pytest.importorskip("triton")
 
-from pagedlab.kernels.limits import SKIPPED_BITS, cut_kernel
-from pagedlab.kernels.penalties import Penalties
 from pagedlab.kernels.runtime import power_of_two
-from pagedlab.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample, triton_uniform
-from pagedlab.logits import adjust
+from pagedlab.recipes import penalties as recipe
 from pagedlab.sampling import probabilities, uniform
-from pagedlab.sampling_params import MAX_TOP_K
+from pagedlab_fast.asked import MAX_TOP_K
+from pagedlab_fast.kernels.limits import SKIPPED_BITS, cut_kernel
+from pagedlab_fast.kernels.penalties import Penalties
+from pagedlab_fast.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample, triton_uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -268,13 +268,8 @@ def test_penalised_rows_are_sampled_as_the_adjusted_logits(limits, dtype, seed):
     rng = random.Random(seed)
     rows, vocabulary = 40, CHUNK + 90
     logits = (torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
-    asked = [
-        {"repetition_penalty": 1.3},
-        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
-        {"repetition_penalty": 1e-38, "frequency_penalty": -0.5},
-        {},
-    ] * 10
-    params = [SamplingParams(temperature=1.0, **each) for each in asked]
+    kinds = [(1.3, 0.0, 0.0), (1.0, 1.5, 0.5), (1e-38, 0.0, -0.5), (1.0, 0.0, 0.0)] * 10
+    asked = [recipe.Penalties(*kind) for kind in kinds]
     texts = []
     for row in range(rows):
         likely = logits[row].float().topk(40).indices.tolist()
@@ -287,13 +282,17 @@ def test_penalised_rows_are_sampled_as_the_adjusted_logits(limits, dtype, seed):
             new = torch.bincount(torch.tensor(text.output_ids), minlength=vocabulary)
             old = torch.bincount(torch.tensor(text.token_ids[:30]), minlength=vocabulary)
             counts[slot] = (2 * new + (old > 0)).int()
-    columns = [[p.repetition_penalty, p.presence_penalty, p.frequency_penalty] for p in params]
     spread = torch.full((rows, 8), -1).index_fill_(1, torch.tensor(7), 0)
     spread[:, 7] = torch.tensor(slots)
-    penalties = Penalties(counts.to(DEVICE), spread.to(DEVICE)[:, 7], torch.tensor(columns).t().contiguous().to(DEVICE))
+    penalties = Penalties(counts.to(DEVICE), spread.to(DEVICE)[:, 7], torch.tensor(kinds).t().contiguous().to(DEVICE))
     top_k, top_p = limits
     limit_columns = torch.full((rows,), top_k).to(DEVICE), torch.full((rows,), top_p).to(DEVICE)
-    exact = adjust(logits, list(zip(params, texts, strict=True)))
+    exact = torch.stack(
+        [
+            each(row.float(), text.token_ids[:30], text.output_ids)
+            for each, row, text in zip(asked, logits, texts, strict=True)
+        ]
+    )
     for temperature in (0.0, 0.7):
         u = uniform(torch.full((rows,), seed), torch.arange(rows)).float().to(DEVICE)
         heat = torch.full((rows,), temperature).to(DEVICE)

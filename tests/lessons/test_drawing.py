@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pagedlab_lessons
 import pytest
-
-import pagedlab
-from pagedlab.lessons.colors import HATCH_LINES, HATCHES, MEMORY_LOOKS, SEQUENCE_COLORS, Look, look_of
-from pagedlab.lessons.drawing import (
+from pagedlab_lessons.colors import HATCH_LINES, HATCHES, MEMORY_LOOKS, SEQUENCE_COLORS, Look, look_of
+from pagedlab_lessons.drawing import (
     Block,
     Grid,
     Owner,
@@ -104,20 +103,19 @@ def test_a_drawing_is_named_by_what_it_is_given_or_by_its_first_text():
 
 
 def test_no_other_file_of_lessons_and_widgets_repeats_the_palette():
-    package = Path(pagedlab.__file__).parent
+    package = Path(pagedlab_lessons.__file__).parent
     repeated = {
         str(path.relative_to(package))
-        for folder in ("lessons", "widgets", "checks")
-        for path in (package / folder).rglob("*.*")
+        for path in package.rglob("*.*")
         if path.suffix in {".py", ".js", ".css"}
         for color in SEQUENCE_COLORS
         if color.lower() in path.read_text().lower()
     }
     # looks.js is compared in test_javascript; a style sheet cannot import
-    assert repeated == {"lessons/colors.py", "widgets/looks.js", "widgets/quiz.css"}
+    assert repeated == {"colors.py", "widgets/looks.js", "widgets/quiz.css"}
 
 
 def test_the_style_sheet_of_the_grid_has_a_pattern_for_each_hatch():
-    css = (Path(pagedlab.__file__).parent / "widgets" / "block_grid.css").read_text()
+    css = (Path(pagedlab_lessons.__file__).parent / "widgets" / "block_grid.css").read_text()
     assert [int(number) for number in re.findall(r"^\.pl-p(\d) ", css, re.MULTILINE)] == list(range(1, len(HATCHES)))
     assert "--p: color-mix(in srgb, var(--c) 62%, #000)" in css, "the lines of a hatch, here and in elements.py"

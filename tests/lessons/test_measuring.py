@@ -4,14 +4,13 @@ import math
 
 import matplotlib
 import pytest
-
-from pagedlab.checks import check
-from pagedlab.checks.measuring import fair_ratios, goodput, latencies
-from pagedlab.lessons.colors import INK, NEUTRAL, ink_on
-from pagedlab.lessons.load_plots import (
+from pagedlab_lessons.checks import check
+from pagedlab_lessons.checks.measuring import fair_ratios, goodput, latencies
+from pagedlab_lessons.colors import INK, NEUTRAL, ink_on
+from pagedlab_lessons.load_plots import (
     draw_peers,
 )
-from pagedlab.lessons.measuring import (
+from pagedlab_lessons.measuring import (
     OURS,
     Asked,
     Compared,
@@ -24,7 +23,8 @@ from pagedlab.lessons.measuring import (
     simulate,
     workload,
 )
-from pagedlab.lessons.plots import LATE
+from pagedlab_lessons.plots import LATE
+
 from pagedlab.shipped import results
 
 matplotlib.use("Agg")

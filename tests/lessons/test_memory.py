@@ -6,9 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pagedlab import BlockPool, OutOfBlocks
-from pagedlab.lessons.memory import (
+from pagedlab_lessons.memory import (
     ALLOCATORS,
     GIB,
     MODELS,
@@ -22,8 +20,10 @@ from pagedlab.lessons.memory import (
     make_allocator,
     padding_waste,
 )
-from pagedlab.lessons.simulation import KINDS, simulate
-from pagedlab.lessons.traces import synthetic
+from pagedlab_lessons.simulation import KINDS, simulate
+from pagedlab_lessons.traces import synthetic
+
+from pagedlab import BlockPool, OutOfBlocks
 
 PLACEMENTS = ("buddy", "first-fit")
 

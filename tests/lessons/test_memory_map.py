@@ -3,12 +3,11 @@
 import re
 
 import pytest
-
-from pagedlab.lessons.colors import MEMORY_LOOKS
-from pagedlab.lessons.drawing import fill
-from pagedlab.lessons.memory import ALLOCATORS, make_allocator
-from pagedlab.lessons.memory_map import LEFT, PITCH, TOP, WIDTH, memory_map
-from pagedlab.lessons.simulation import simulate
+from pagedlab_lessons.colors import MEMORY_LOOKS
+from pagedlab_lessons.drawing import fill
+from pagedlab_lessons.memory import ALLOCATORS, make_allocator
+from pagedlab_lessons.memory_map import LEFT, PITCH, TOP, WIDTH, memory_map
+from pagedlab_lessons.simulation import simulate
 
 REQUESTS = [(20, 40), (60, 20), (10, 90), (30, 30), (50, 50), (12, 20)]
 BOX = re.compile(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="[\d.]+" rx="3" fill="([^"]+)"')

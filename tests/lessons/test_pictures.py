@@ -7,18 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 import resvg_py
-from PIL import Image
-
-from pagedlab import LLM
-from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
-from pagedlab.lessons.broken import NeverCopies
-from pagedlab.lessons.colors import Look
-from pagedlab.lessons.draft_film import checks_of, draw_drafts, moments_of
-from pagedlab.lessons.drawing import NARROW, shape, svg, wide
-from pagedlab.lessons.journey import STATIONS, draw_journey, journey_of
-from pagedlab.lessons.memory import Contiguous, FirstFit
-from pagedlab.lessons.pictures import (
+from pagedlab_lessons.broken import NeverCopies
+from pagedlab_lessons.checks.prefix import A, B, ChecksOwnTokens, ForgetsThePast
+from pagedlab_lessons.colors import Look
+from pagedlab_lessons.draft_film import checks_of, draw_drafts, moments_of
+from pagedlab_lessons.drawing import NARROW, shape, svg, wide
+from pagedlab_lessons.journey import STATIONS, draw_journey, journey_of
+from pagedlab_lessons.memory import Contiguous, FirstFit
+from pagedlab_lessons.pictures import (
     beam_tree,
     lines_of_descent,
     parents_of,
@@ -27,10 +23,14 @@ from pagedlab.lessons.pictures import (
     two_prompts,
     two_stories,
 )
-from pagedlab.lessons.two_pools import Frame, Table, draw_pools
+from pagedlab_lessons.two_pools import Frame, Table, draw_pools
+from PIL import Image
+
+from pagedlab import LLM
+from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
-from pagedlab.speculative import PromptLookup
-from pagedlab.trace import record
+from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
+from pagedlab.recipes.trace import record
 from support.engines import exactly, output_of
 
 
@@ -131,7 +131,7 @@ def test_two_prompts_share_what_the_cache_shares(seed):
         table = cache.match(ids)
         found = table.num_tokens
         table.append(len(ids) - found)
-        cache.insert(table, ids)
+        cache.register(table, ids)
         prompts.append(([f" <{i}>" for i in ids], table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     picture = two_prompts(prompts, 4)
     assert len([part for part in said(picture) if ", in both tables" in part]) == min(24, found // 4)
@@ -141,10 +141,10 @@ def test_two_prompts_share_what_the_cache_shares(seed):
 def test_a_prompt_is_never_found_whole():
     cache, prompts = PrefixCache(BlockPool(64, 4)), []
     for _ in range(2):
-        table = cache.match(list(range(8)), leave=1)
+        table = cache.match(list(range(8)))
         table.append(8 - table.num_tokens)
         prompts.append(([f" {i}" for i in range(8)], table.block_ids[:], [h.hex() for h in hash_chain(range(8), 4)]))
-        cache.insert(table, list(range(8)))
+        cache.register(table, list(range(8)))
     picture = two_prompts(prompts, 4)
     assert "4 of them are found in the first one&#x27;s blocks; 4 must be computed." in picture
     assert [part for part in said(picture) if "the hash is known, but" in part]
@@ -156,12 +156,12 @@ def test_a_block_that_is_found_after_another_past_is_marked(naive):
     if naive is ForgetsThePast:
         size, ids = 2, [[1, 2, 7, 8, 9], [1, 3, 7, 8, 9], [1, 3, 7, 8, 9]]
     else:
-        size, ids = 16, [[*A, *range(16)], B, [*B, *range(16)]]
+        size, ids = 16, [[*A, *range(16), 1], [*B, 1], [*B, *range(16), 1]]
     cache, prompts = naive(BlockPool(16, size)), []
     for one in ids:
         table = cache.match(one)
         table.append(len(one) - table.num_tokens)
-        cache.insert(table, one)
+        cache.register(table, one)
         prompts.append(([str(i) for i in one], table.block_ids[:], [n.hex()[:6] for n in cache.names(one, None)]))
     picture = two_prompts([prompts[0], prompts[2]], size, "The third one", "the first one")
     assert "The third one finds block 1, which was computed after the first one." in picture
@@ -174,15 +174,15 @@ def test_two_prompts_may_be_empty():
 
 @pytest.mark.parametrize("tokens", [1, 6])
 def test_a_request_is_followed_through_every_station(tiny, tokens):
-    llm = LLM(tiny, block_size=4, num_blocks=24, cuda_graphs=False, fused=False, verbose=False)
+    llm = LLM(tiny, block_size=4, num_blocks=24, verbose=False)
     begin = "Once upon a time, there was a fox who"
     params = exactly(tokens, temperature=0.8, seed=3)
     plain = output_of(llm, f"{begin} wanted to", params).text
     recording = record(llm, [f"{begin} wanted to"], [params], ids=True, chances=3)
     run = journey_of(recording, "r1")
     assert not llm.num_unfinished
-    assert not llm._callbacks, "nobody watches any more"
-    assert not llm._eager.callbacks
+    assert not llm._step_callbacks, "nobody watches any more"
+    assert not llm._forward_callbacks
     stations = [moment.station for moment in run.values()]
     turn = ["schedule", "batch", "forward", "sample", "append"]
     assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
@@ -207,7 +207,7 @@ def test_a_request_is_followed_through_every_station(tiny, tokens):
 
 def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
     lookup = PromptLookup(k=4)
-    llm = LLM(tiny, block_size=8, num_blocks=24, speculative=lookup, prefix_caching=False, verbose=False)
+    llm = SpeculativeLLM(tiny, block_size=8, num_blocks=24, drafter=lookup, prefix_caching=False, verbose=False)
     said_twice = "The box is red. The chair is blue. The box is red. The chair is"
     checks, words = checks_of(record(llm, [said_twice], [exactly(24)]))
     right = sum(check.accepted for check in checks)

@@ -7,10 +7,8 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
-from PIL import Image
-
-from pagedlab.lessons.colors import INK
-from pagedlab.lessons.plots import (
+from pagedlab_lessons.colors import INK
+from pagedlab_lessons.plots import (
     Span,
     draw_by_block_size,
     draw_lanes,
@@ -21,6 +19,7 @@ from pagedlab.lessons.plots import (
     figure,
     left_column,
 )
+from PIL import Image
 
 matplotlib.use("Agg")
 

@@ -4,11 +4,11 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from pagedlab_lessons.races import race, rectangle, steps_of
 
 from pagedlab import LLM
-from pagedlab.lessons.races import race, rectangle, steps_of
+from pagedlab.recipes.trace import moments, record
 from pagedlab.scheduler import Scheduler
-from pagedlab.trace import moments, record
 from support.engines import exactly
 
 LENGTHS, SIZE, BLOCKS = [12, 3, 5, 4], 4, 24

@@ -13,12 +13,13 @@ import torch
 
 pytest.importorskip("triton", reason="the tracer asks Triton's interpreter")
 
+from pagedlab_lessons import fence, ladder, tracer
+from pagedlab_lessons.fence import Memory
+from pagedlab_lessons.plots import draw_tiles, figure
+from pagedlab_lessons.puzzles import splits_for
+from pagedlab_lessons.tracer import RUNGS, trace_own, trace_ragged, trace_rungs
+
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
-from pagedlab.lessons import fence, ladder, tracer
-from pagedlab.lessons.fence import Memory
-from pagedlab.lessons.plots import draw_tiles, figure
-from pagedlab.lessons.puzzles import splits_for
-from pagedlab.lessons.tracer import RUNGS, trace_own, trace_ragged, trace_rungs
 from support.paths import ROOT
 
 matplotlib.use("Agg")
@@ -119,7 +120,7 @@ def test_where_triton_compiles_another_process_interprets(monkeypatch):
 
 
 SCRIPT = """
-from pagedlab.lessons import tracer
+from pagedlab_lessons import tracer
 tracer.INTERPRETED = False
 print(tracer.trace_rungs((20,))["3 heads share a load"].programs)
 """

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pagedlab.lessons.traces import PERCENTILES, SHAPES, exponential, load, shared_prompts, synthetic
+from pagedlab_lessons.traces import PERCENTILES, SHAPES, exponential, load, shared_prompts, synthetic
 
 
 @pytest.mark.parametrize("name", ["conversation", "code"])

@@ -8,11 +8,12 @@ import re
 import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
+from pagedlab_lessons import ladder, workshop
+from pagedlab_lessons.fence import define
+from pagedlab_lessons.widgets.workshop import bench, opening, watch
+
 from pagedlab.kernels import attention
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab.lessons import ladder, workshop
-from pagedlab.lessons.fence import define
-from pagedlab.widgets.workshop import bench, opening, watch
 from support.exercises import edited_answer as answer
 from support.paths import ROOT
 

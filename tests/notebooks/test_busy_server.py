@@ -6,9 +6,9 @@ import nbformat
 from openai import OpenAI
 
 from pagedlab import LLM
-from pagedlab.serving.app import create_app
-from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.engine_thread import EngineThread
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
+from pagedlab_serve.engine_thread import EngineThread
 from support.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "13_serve_it.ipynb"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import build_front
-from pagedlab.trace import Replay
+from pagedlab.recipes.trace import Replay
 from support.pages import in_browser, open_chromium, open_page
 from support.paths import ROOT
 from support.site import serving

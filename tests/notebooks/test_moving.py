@@ -14,7 +14,7 @@ from time_notebooks import kept
 
 SLOW = """
 import time
-from pagedlab.lessons.progress import moving
+from pagedlab_lessons.progress import moving
 
 class Engine:
     def on_step(self, callback):
@@ -61,7 +61,7 @@ DRAW = "fig, ax = figure(2, 1)"
 @pytest.fixture(scope="module")
 def client():
     """One that has run a notebook: a bar, nothing for a second, and figures in two cells."""
-    cells = [SLOW, "time.sleep(1)", "from pagedlab.lessons.plots import figure", DRAW, DRAW]
+    cells = [SLOW, "time.sleep(1)", "from pagedlab_lessons.plots import figure", DRAW, DRAW]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     client = Listener(notebook)
     client.execute()

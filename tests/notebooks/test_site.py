@@ -192,9 +192,9 @@ def test_install_says_how_to_get_the_files_and_has_its_command_in_a_block(site):
 def test_the_reference_has_everything_that_is_public_or_imported_by_notebooks(site):
     page = text_of(site, "docs/api.html")
     named = set(re.findall(r'id="pagedlab\.[\w.]+\.(\w+)"', page))
-    assert {*pagedlab.__all__, "match", "insert", "generate", "stream"} <= named
+    assert {*pagedlab.__all__, "match", "register", "generate", "stream"} <= named
     names = imported_names(NOTEBOOKS)
-    assert "explore" in names["pagedlab.widgets.explore"]
+    assert "explore" in names["pagedlab_lessons.widgets.explore"]
     missing = [name for found in names.values() for name in found if not re.search(rf"\b{name}\b", page)]
     assert missing == []
 

@@ -9,11 +9,11 @@ import re
 
 import nbformat
 import pytest
+from pagedlab_lessons.show import show_source
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
 from build_front import MAP_ROW, TAKES
 from notebook_sources import refresh
-from pagedlab.lessons.show import show_source
-from pagedlab.widgets.opening import MEDIA_TYPE, unpacked
 from support.paths import NOTEBOOKS, each_notebook
 from time_notebooks import code_of, without_comments
 
@@ -48,6 +48,10 @@ def skip_where_10_ran_on_a_cpu(number):
     """Skip the test of a GPU's outputs for 10, whose figures of a GPU are read from recorded results."""
     if number == "10" and "gpu" not in nbformat.read(BY_NUMBER["10"], 4).metadata["pagedlab"]:
         pytest.skip("10 was executed on a CPU: run `make notebooks-gpu` where a GPU is")
+
+
+def test_10_ran_its_benchmark_to_the_end():
+    assert not [text for text in outputs("10") if "The benchmark failed" in text]
 
 
 @pytest.mark.parametrize("number", CARD)

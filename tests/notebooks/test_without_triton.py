@@ -11,8 +11,8 @@ import nbclient
 import nbformat
 import pytest
 from jupyter_client import KernelManager
+from pagedlab_lessons.without_triton import SKIPPED
 
-from pagedlab.lessons.without_triton import SKIPPED
 from support.exercises import imports_of
 from support.paths import ROOT
 

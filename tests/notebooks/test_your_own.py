@@ -4,9 +4,9 @@ import re
 
 import nbformat
 import pytest
+from pagedlab_lessons.checks import check
 
 import pagedlab.model
-from pagedlab.checks import check
 
 pytest.importorskip("anywidget", reason="the widgets need pip install 'pagedlab[notebooks]'")
 import time_notebooks
@@ -56,7 +56,9 @@ def test_the_folded_solution_passes_and_the_expected_mistakes_fail(names):
 def test_the_right_answer_is_in_a_file_beside_the_notebook(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (written,) = (cell for cell in cells() if "@compared(" in cell)
-    (tmp_path / "my_checks.py").write_text(f"from pagedlab.checks import compared\n\n\n{written}", encoding="utf-8")
+    (tmp_path / "my_checks.py").write_text(
+        f"from pagedlab_lessons.checks import compared\n\n\n{written}", encoding="utf-8"
+    )
     sources = (cells()[0], "import my_checks", "check.empty_slots(my_checks.empty_slots)")
     lesson = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     nbformat.write(lesson, tmp_path / "my_lesson.ipynb")

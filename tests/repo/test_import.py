@@ -107,8 +107,8 @@ def test_nothing_is_set_once_torch_has_been_imported():
     assert set_by("sys.modules['torch'] = None; from pagedlab import SamplingParams") == {}
 
 
-@pytest.mark.parametrize(("module", "more"), [("pagedlab", "hi"), ("pagedlab.serving", "--port=0")])
-def test_the_command_lines_set_it_before_they_import_torch(module, more, tmp_path):
-    code = f"import runpy; sys.argv[1:] = ['--model', {str(tmp_path)!r}, {more!r}]"
-    code += f"; runpy.run_module({module!r}, run_name='__main__')"
+@pytest.mark.parametrize(("command", "more"), [("generate", "hi"), ("serve", "--port=0")])
+def test_the_command_lines_set_it_before_they_import_torch(command, more, tmp_path):
+    code = f"import runpy; sys.argv[1:] = [{command!r}, '--model', {str(tmp_path)!r}, {more!r}]"
+    code += "; runpy.run_module('pagedlab_serve', run_name='__main__')"
     assert set_by(code) == {"GOMP_SPINCOUNT": "1000"}

@@ -77,7 +77,7 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     out = tmp_path / "result.json"
     options = ["--model", ROOT / "data/tiny-qwen2", "--workloads", "one", "--rounds", 1, "--vocabulary", 2000]
     options += ["--ranks", 2, "--alone", "--rates", 32, "--lengths", "short", "--json", out]
-    options += ["--top-k", 9, "--options", 'pagedlab={"num_blocks": 2048}']
+    options += ["--top-k", 9, "--repetition-penalty", 1.1, "--options", 'pagedlab={"num_blocks": 2048}']
     run(monkeypatch, *options)
     result = json.loads(out.read_text())
     (answer,) = result["rounds"]["one"]["pagedlab"]
@@ -85,9 +85,9 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     assert 0 < answer["figure"] < 1000
     (arrived,) = result["load"]["32"]["pagedlab"]
     assert arrived["first token ms, median"] > 0
-    options = {"max_sequences": 256, "tensor_parallel": 2, "free_gpu_memory_fraction": 1.0, "num_blocks": 2048}
+    options = {"max_sequences": 256, "ranks": 2, "num_blocks": 2048}
     assert result["engines"]["pagedlab"]["options"] == options
-    assert result["sampling"] == {"top_k": 9, "top_p": None, "repetition_penalty": None}
+    assert result["sampling"] == {"top_k": 9, "top_p": None, "repetition_penalty": 1.1}
 
 
 def test_the_card_is_busy_while_any_kernel_runs(tmp_path):

@@ -31,17 +31,19 @@ GROUPS = PYPROJECT["dependency-groups"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-PURE = ["blocks", "prefix", "eviction", "sequence", "scheduler", "shipped", "lessons.memory", "lessons.traces"]
+PURE = ["blocks", "prefix", "scheduler", "sampling_params", "shipped"]
+PURE += ["recipes.eviction", "recipes.swap", "recipes.trace"]
+LESSONS = [f"pagedlab_lessons.{name}" for name in ("memory", "traces", "checks", "widgets")]
 IMPORT_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
-    importlib.import_module(f"pagedlab.{name}")
+    importlib.import_module(name)
     assert "torch" not in sys.modules, name
 """
 
 
 def test_modules_of_the_first_notebooks_do_not_import_torch():
-    subprocess.run([sys.executable, "-c", IMPORT_ALL, *PURE, "checks", "widgets"], check=True)
+    subprocess.run([sys.executable, "-c", IMPORT_ALL, *(f"pagedlab.{name}" for name in PURE), *LESSONS], check=True)
 
 
 def test_public_names_can_be_imported():
@@ -86,9 +88,9 @@ def test_pre_commit_has_the_ruff_of_the_constraints():
 
 
 def test_a_drawing_is_stored_as_github_shows_it():
-    from pagedlab.lessons.drawing import label, svg
-    from pagedlab.widgets.opening import MEDIA_TYPE, opening
-    from pagedlab.widgets.page import stored
+    from pagedlab_lessons.drawing import label, svg
+    from pagedlab_lessons.widgets.opening import MEDIA_TYPE, opening
+    from pagedlab_lessons.widgets.page import stored
 
     data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more') | {"text/plain": "two words"}
     data[MEDIA_TYPE] = opening("explore", {"parts": []})  # stays for the site

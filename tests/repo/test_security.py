@@ -8,7 +8,9 @@ import pytest
 from support.paths import ROOT
 
 SOURCES = sorted(
-    path for folder in ("pagedlab", "tools", "benchmarks", "data") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("pagedlab", "pagedlab_fast", "pagedlab_serve", "notebooks", "tools", "benchmarks", "data")
+    for path in (ROOT / folder).rglob("*.py")
 )
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
 

@@ -6,13 +6,13 @@ import weakref
 import pytest
 
 import serving
-from pagedlab import LLM
-from pagedlab.accelerate import make_run_ahead
+from pagedlab_fast import LLM
+from support.ahead import running_ahead
 
 
 def test_every_rung_is_told_in_order():
     told = re.findall(r"^  (\w+(?: \w+)?)  +\S", serving.__doc__ or "", re.MULTILINE)
-    assert told == ["generate", *serving.RUNGS]
+    assert told == [*serving.RUNGS]
     assert {*serving.ON_GPU_ONLY, *serving.PROFILED, *serving.FIRST_ONLY} <= {*told}
 
 
@@ -25,9 +25,9 @@ def test_a_rung_gives_its_blocks_back(tiny, monkeypatch):
         caches.append(weakref.ref(llm.cache))
         return llm
 
-    monkeypatch.setattr(serving, "LLM", made)
+    monkeypatch.setattr(serving.pagedlab_fast, "LLM", made)
     monkeypatch.setattr(serving, "GPU", False)
-    row = serving.measure(tiny, "ragged", *serving.requests(3, (4, 8), (4, 8), tiny.vocab_size, 0))
+    row = serving.measure(tiny, "fused", *serving.requests(3, (4, 8), (4, 8), tiny.vocab_size, 0))
     assert row["tokens/s"] > 0
     serving.give_back()
     assert [cache() for cache in caches] == [None]
@@ -36,9 +36,8 @@ def test_a_rung_gives_its_blocks_back(tiny, monkeypatch):
 def test_graphs_alone_are_waited_for(tiny):
     """One step a window and one window at a time, whatever the balance says."""
     pytest.importorskip("triton")
-    llm = LLM(tiny, num_blocks=64, verbose=False)
-    llm.run_ahead = make_run_ahead(llm.model, llm.cache, llm.attend, llm.scheduler, graphs=False)
-    serving.one_by_one(llm)
+    llm = LLM(tiny, num_blocks=64, verbose=False, **running_ahead())
+    serving.one_by_one(llm.run_ahead)
     run_ahead, in_flight = llm.run_ahead, []
     launch = run_ahead.decoder.launch
     run_ahead.decoder.launch = lambda *args: (in_flight.append(run_ahead.in_flight), launch(*args))[1]

@@ -291,7 +291,7 @@ def modules_of_the_site():
                 modules.add(name)
             elif tool not in files:
                 files.append(tool)
-    return modules - set(sys.stdlib_module_names) - {"pagedlab"}
+    return modules - set(sys.stdlib_module_names) - {"pagedlab", "pagedlab_lessons"}
 
 
 def test_make_site_installs_what_its_tools_import(setup_env):

@@ -22,11 +22,11 @@ from pathlib import Path
 
 import pagedlab
 from pagedlab import BlockPool, blocks_for
-from pagedlab.checks import check
-from pagedlab.lessons import traces
+from pagedlab_lessons.checks import check
+from pagedlab_lessons import traces
 from pagedlab.shipped import benchmark, data_folder, results
-from pagedlab.widgets.quiz import quiz_of
-from pagedlab.widgets import PRESETS, BlockPoolWidget
+from pagedlab_lessons.widgets.quiz import quiz_of
+from pagedlab_lessons.widgets import PRESETS, BlockPoolWidget
 
 for path in (pagedlab.__file__, benchmark("attention"), data_folder("tiny-qwen2")):
     assert Path(path).is_relative_to(sys.prefix), path
@@ -45,6 +45,8 @@ done = subprocess.run([sys.executable, benchmark("serving"), "--help"], capture_
 assert "--json" in done.stdout, done.stderr
 """
 
+HOUSES = "pagedlab", "pagedlab_fast", "pagedlab_serve"
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
@@ -58,7 +60,7 @@ def wheel(tmp_path_factory):
 
 
 def copy_source(source):
-    for name in ("pagedlab", "data", "benchmarks", "notebooks"):
+    for name in ("pagedlab", "pagedlab_fast", "pagedlab_serve", "data", "benchmarks", "notebooks"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
@@ -112,8 +114,9 @@ def test_carries_every_file_of_the_package_and_its_licence(wheel):
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
     source = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "pagedlab").rglob("*")
+        path.relative_to(ROOT if house in HOUSES else ROOT / "notebooks").as_posix()
+        for house in (*HOUSES, "notebooks/pagedlab_lessons")
+        for path in (ROOT / house).rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
     assert source <= carried
@@ -171,7 +174,7 @@ REPOSITORY_FILE = re.compile(r"\b(?:docs|benchmarks|data|tests)/\w|\b[A-Z]+\.(?:
 def test_its_description_names_no_file_that_the_wheel_does_not_have(description):
     assert REPOSITORY_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert REPOSITORY_FILE.findall(description) == []
-    assert "Its core is pure Python and PyTorch." in description  # the sentence before one that is left out
+    assert "and `pagedlab` has a folder of recipes." in description  # the sentence before one that is left out
 
 
 PREPARE = "from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_wheel('.'))"

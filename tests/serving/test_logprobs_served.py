@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.sampling_params import TokenLogprob
-from pagedlab.serving.app import create_app
-from pagedlab.serving.background import BackgroundServer
-from pagedlab.serving.logprobs import LEAST, OfCompletion, Places, Spelling, echo_tokens, of_chat
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
+from pagedlab_serve.logprobs import LEAST, OfCompletion, Places, Spelling, echo_tokens, of_chat
 from support.engines import plain_logits
 from support.sentencepiece import BYTES, sentencepiece
 from support.served import CHAT, MODEL, STORY, ask, chat, client_of
@@ -296,7 +296,7 @@ def test_a_prompt_is_decoded_once_and_outside_the_event_loop(tiny, monkeypatch, 
         threads.append(threading.current_thread().name)
         return echo_tokens(*arguments)
 
-    monkeypatch.setattr("pagedlab.serving.prompts.echo_tokens", watched)
+    monkeypatch.setattr("pagedlab_serve.prompts.echo_tokens", watched)
     prompts = [tiny.encode(STORY), tiny.encode("The sky")]
     body = {"prompt": prompts, "n": 8, "echo": True, "max_tokens": 2, "logprobs": logprobs, "stream": stream}
     with BackgroundServer(create_app(LLM(tiny, num_blocks=200, verbose=False))) as server:

@@ -1,9 +1,10 @@
-"""The planted bugs of pagedlab/lessons/broken.py, and four that only tests need."""
+"""The planted bugs of notebooks/pagedlab_lessons/broken.py, and four that only tests need."""
 
 from __future__ import annotations
 
+from pagedlab_lessons.broken import *  # noqa: F403
+
 from pagedlab import BlockCopy, BlockPool, BlockTable
-from pagedlab.lessons.broken import *  # noqa: F403
 
 
 class FreesSharedBlock(BlockPool):
@@ -31,7 +32,7 @@ class CopiesEagerly(BlockTable):
     def fork(self) -> BlockTable:
         child = super().fork()
         if self.num_tokens % self.pool.block_size:
-            child.copy_last(self.pool.allocate())
+            child.copy_last()
         return child
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pagedlab.speculative import Draft
+from pagedlab.recipes.speculative import Draft
 
 
 class Recalls:
@@ -14,7 +14,7 @@ class Recalls:
     def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random) -> None:
         self.k, self.texts, self.wrong, self.rng = k, texts, wrong, rng
 
-    def attach(self, llm: Any, block_size: int) -> int:
+    def attach(self, llm: Any) -> int:
         return 0
 
     def propose(self, asks: Any) -> list[Draft]:

@@ -14,8 +14,8 @@ from pagedlab import LLM, BlockPool, Completion, KVCache, SamplingParams
 from pagedlab.attention import get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable, blocks_for
-from pagedlab.scheduler import Chunk
-from pagedlab.sequence import Request, Sequence
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab.scheduler import Chunk, Scheduler, Sequence
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -33,7 +33,7 @@ She laughed and showed him the old plan of the house. Most of the rows had been 
 were never told, and people had stood outside in the rain while half of the shelves were empty."""
 LENGTHS = [3, 17, 31, 40, 9, 64, 48, 5]
 NEW = 24
-PREEMPTIONS = ["recompute", "swap"]
+SCHEDULERS = [Scheduler, SwappingScheduler]
 
 
 def prompts_of(model: Model, lengths: list[int]) -> list[list[int]]:
@@ -53,9 +53,9 @@ def poison(cache: KVCache) -> None:
     cache.values.fill_(torch.nan)
 
 
-def engine(model: Model, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
+def engine(model: Model, num_blocks: int = 256, block_size: int = 16, kind: type[Any] = LLM, **options: Any) -> Any:
     """An engine whose cache is full of NaN."""
-    llm = LLM(model, num_blocks=num_blocks, block_size=block_size, **options)
+    llm = kind(model, num_blocks=num_blocks, block_size=block_size, **options)
     poison(llm.cache)
     return llm
 
@@ -69,6 +69,13 @@ def breaking_at(model: Model, token: int) -> Model:
     return replace(model, module=module)
 
 
+def sequence_of(pool: Any, token_ids: list[int], request_id: int = 0, **options: Any) -> Sequence:
+    """A sequence that no engine knows."""
+    params = options.pop("params", SamplingParams(max_tokens=options.get("max_tokens", 1)))
+    given = {"num_prompt_tokens": len(token_ids), "params": params, "max_tokens": params.max_tokens} | options
+    return Sequence(request_id, BlockTable(pool), token_ids, **given)
+
+
 def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:
     """Logits [T, V] of transformers' own forward pass, without a cache."""
     with model.stock_attention() as module, torch.inference_mode():
@@ -78,7 +85,7 @@ def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:
 def paged_logits(model: Model, rows: list[list[int]]) -> list[torch.Tensor]:
     """Logits [T, V] of each row: all rows run in one ragged batch, and the last token of each in a second one."""
     llm = engine(model, block_size=4)
-    sequences = [Sequence(f"r{i}", BlockTable(llm.pool), ids, 0, len(ids)) for i, ids in enumerate(rows)]
+    sequences = [sequence_of(llm.pool, ids, request_id=i) for i, ids in enumerate(rows)]
     parts = [_step(llm, sequences, [len(ids) - 1 for ids in rows]), _step(llm, sequences, [1] * len(rows))]
     return [torch.cat(logits) for logits in zip(*parts, strict=True)]
 
@@ -86,10 +93,10 @@ def paged_logits(model: Model, rows: list[list[int]]) -> list[torch.Tensor]:
 def _step(llm: LLM, sequences: list[Sequence], counts: list[int]) -> list[torch.Tensor]:
     """Run the next tokens of each sequence."""
     chunks = []
-    for i, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+    for sequence, count in zip(sequences, counts, strict=True):
         start = sequence.table.num_tokens
         sequence.table.append(count)
-        chunks.append(Chunk(Request(i, [sequence], 1, 1), sequence, start, start + count))
+        chunks.append(Chunk(sequence, start, start + count))
     batch = build_batch(chunks, llm.model.device)
     batch = replace(batch, last_rows=torch.arange(sum(counts), device=llm.model.device))
     return list(llm.model.forward(batch, llm.cache, get_backend("torch")).split(counts))
@@ -104,9 +111,7 @@ def assert_idle(llm: LLM) -> None:
     """Assert that nothing runs, nothing waits and every block is free."""
     llm.step()  # after a reset, it returns what was dropped
     assert llm.step() == []
-    assert not llm.scheduler.running
-    assert not llm.scheduler.waiting
-    assert not llm.scheduler.swapped
+    assert not any(llm.scheduler.queues().values())
     assert llm.sequences() == []
     assert llm.pool.num_free == llm.pool.num_blocks
     assert llm.stats.blocks_used == 0
@@ -171,12 +176,9 @@ def come_and_go(
     assert_idle(llm)
 
 
-def smallest(lengths: list[int], new_tokens: int, block_size: int, num_sequences: int = 1) -> int:
-    """Return how many blocks the smallest pool has that can run each of these requests alone."""
-    return max(
-        n // block_size + num_sequences * (blocks_for(n + new_tokens - 1, block_size) - n // block_size)
-        for n in lengths
-    )
+def smallest(lengths: list[int], new_tokens: int, block_size: int) -> int:
+    """Return how many blocks the smallest pool has that can run each of these sequences alone."""
+    return max(blocks_for(n + new_tokens - 1, block_size) for n in lengths)
 
 
 def arrive_in_any_order(

@@ -12,7 +12,7 @@ import nbformat
 from support.paths import NOTEBOOKS
 
 BROUGHT = (
-    "import torch\nfrom pagedlab.lessons.ladder import attend, rows_at, slots_at, take\n"  # what kernels of 07 use
+    "import torch\nfrom pagedlab_lessons.ladder import attend, rows_at, slots_at, take\n"  # what kernels of 07 use
 )
 SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```", re.DOTALL)
 
@@ -84,7 +84,7 @@ def edited_answer(name: str, old: str = "", new: str = "") -> Any:
     solution = solution.replace(old, new)
     names: dict[str, Any] = {"__name__": "notebook"}
     if exercise.notebook.startswith("07"):  # kernels, whose source Triton looks up
-        from pagedlab.lessons.fence import define
+        from pagedlab_lessons.fence import define
 
         names = define(BROUGHT + solution)
     else:

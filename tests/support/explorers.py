@@ -6,7 +6,7 @@ import gc
 import re
 from typing import Any
 
-from pagedlab.widgets.explore import Explorer
+from pagedlab_lessons.widgets.explore import Explorer
 
 TEXTS = ("", "another text", "<b>&", "🦊 中")
 SETS = re.compile(r'data-set="([^"]*)"')

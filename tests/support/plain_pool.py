@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pagedlab import OutOfBlocks
+from pagedlab.blocks import Pool
 
 
-class PlainPool:
+class PlainPool(Pool):
     """The verbs, and nothing else: no events, no check, and counts in a dict."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from pagedlab import BlockPool
 
@@ -28,4 +31,22 @@ class Bug(NamedTuple):
         return type(f"Buggy{self.kind.__name__}", (self.kind,), {self.method: names[self.method]})
 
 
-EVICTS_THE_NEWEST = Bug(BlockPool, "allocate", "self._policy.victim()", "next(reversed(self._policy._oldest_first))")
+EVICTS_THE_NEWEST = Bug(BlockPool, "victim", "iter(self.cached)", "reversed(self.cached)")
+
+
+def search(machine: Any) -> None:
+    """Run a state machine long enough to find what is planted in it: the same search every time."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=1000,
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,  # fresh examples are for the code, not for the bugs
+            database=None,
+            phases=[Phase.generate],  # found is enough: shrinking would take the most time
+            report_multiple_bugs=False,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

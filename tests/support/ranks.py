@@ -7,12 +7,12 @@ from typing import Any
 import psutil
 
 from pagedlab import LLM
-from pagedlab.distributed.shared import SharedCache, SharedModel
+from pagedlab.recipes.ranks.shared import SharedCache, SharedModel
 
 
-def poisoned(model: SharedModel, num_blocks: int = 256, block_size: int = 16, **options: Any) -> LLM:
+def poisoned(model: SharedModel, num_blocks: int = 256, block_size: int = 16, kind: Any = LLM, **options: Any) -> Any:
     """An engine on ranks that already run, each with its own cache full of NaN."""
-    llm = LLM(model, num_blocks=num_blocks, block_size=block_size, attention_backend="torch", **options)
+    llm = kind(model, num_blocks=num_blocks, block_size=block_size, attention_backend="torch", **options)
     assert isinstance(llm.cache, SharedCache)
     llm.cache.poison()
     return llm

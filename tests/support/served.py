@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 
-from pagedlab.serving.background import BackgroundServer
+from pagedlab_serve.background import BackgroundServer
 
 MODEL = "tiny-qwen2"
 CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]

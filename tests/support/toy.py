@@ -18,20 +18,24 @@ import torch
 
 import pagedlab
 from pagedlab import LLM
-from pagedlab.accelerate.run_ahead import RunAhead
 from pagedlab.batch import Batch, build_batch
-from pagedlab.sampling import sample
+from pagedlab.sampling import sample_rows
 from pagedlab.scheduler import Chunk
+from pagedlab_fast.run_ahead import RunAhead
+from pagedlab_fast.runner import FastRunner
+from pagedlab_fast.scheduler import FastScheduler
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
 
 HOME = Path(pagedlab.__file__).parent
-BOOKKEEPING = """
-    accelerate/run_ahead accelerate/runner batch blocks engine eviction/__init__ kv_cache llm
-    outputs prefix request_state runner sampler scheduler sequence speculative/__init__ speculative/drafts
-"""
-BOOKS = {str(HOME / f"{name}.py") for name in BOOKKEEPING.split()}
+BOOKKEEPING = {
+    "pagedlab": "batch blocks engine kv_cache outputs prefix sampling scheduler",
+    "pagedlab/recipes": "beam eviction logprobs speculative swap",
+    "pagedlab_fast": "engine run_ahead runner sampling scheduler",
+}
+BOOKS = {str(HOME.parent / house / f"{name}.py") for house, names in BOOKKEEPING.items() for name in names.split()}
+assert all(Path(book).is_file() for book in BOOKS)
 Place = tuple[str, int]  # file and line
 
 
@@ -52,9 +56,9 @@ def checksum(batch: Batch, cache: Any, attend: Any) -> torch.Tensor:
     return logits
 
 
-def toy(tiny: Model, **options: Any) -> LLM:
+def toy(tiny: Model, kind: type[LLM] = LLM, **options: Any) -> LLM:
     """An engine with blocks of four tokens, full of NaN, and the checksum in place of the model."""
-    llm = LLM(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
+    llm = kind(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
     llm.cache.keys.fill_(torch.nan)
     llm.forward = checksum
     return llm
@@ -62,9 +66,8 @@ def toy(tiny: Model, **options: Any) -> LLM:
 
 def toy_ahead(tiny: Model, **options: Any) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
-    llm = toy(tiny, **options)
-    llm.run_ahead = RunAhead(FakeDevice(llm), llm.scheduler, max_steps=4)
-    return llm
+    options = {"scheduler": FastScheduler, **options}
+    return toy(tiny, runner=lambda llm: FastRunner(llm, RunAhead(FakeDevice(llm), llm.scheduler, 4)), **options)
 
 
 class FakeDevice:
@@ -80,8 +83,8 @@ class FakeDevice:
         """Steps that the host samples for are run by the engine itself."""
         return
 
-    def launch(self, chunks: list[Chunk], params: Any, before: Any = None) -> Any:
-        rows = [self._row(chunk, params, before) for chunk in chunks]
+    def launch(self, chunks: list[Chunk], before: Any = None) -> Any:
+        rows = [self._row(chunk, before) for chunk in chunks]
         pending = rows
         while pending:  # one step each turn: the first takes a row's prompt, the others one token
             self._step(pending)
@@ -94,7 +97,7 @@ class FakeDevice:
     def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:
         return [(row.new_tokens, row.logprobs) for row in window.rows]
 
-    def _row(self, chunk: Chunk, params: Any, before: Any) -> Any:
+    def _row(self, chunk: Chunk, before: Any) -> Any:
         tokens, ended = chunk.sequence.token_ids[:], False
         for row in before.rows if before else []:
             if row.chunk.sequence is chunk.sequence:
@@ -103,7 +106,7 @@ class FakeDevice:
         first_stop = max(chunk.start + 1, min(chunk.stop, known))
         draws = chunk.stop >= known
         return SimpleNamespace(
-            chunk=chunk, params=params[chunk.request.request_id], tokens=tokens, at=chunk.start, first_stop=first_stop,
+            chunk=chunk, params=chunk.sequence.params, tokens=tokens, at=chunk.start, first_stop=first_stop,
             num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], logprobs=[], ended=ended,
         )  # fmt: skip
 
@@ -129,13 +132,10 @@ class FakeDevice:
     def _draw(self, row: Any, logits: torch.Tensor) -> None:
         seed = torch.tensor([row.chunk.sequence.seed % 2**63])
         adjusted = logits[None]
-        if row.params.penalises:
-            from pagedlab.logits import adjust  # a wing: other tests run without it
-
-            new = row.tokens[row.chunk.sequence.num_prompt_tokens :]
-            text = SimpleNamespace(token_ids=row.tokens, output_ids=new, num_outputs=len(new))
-            adjusted = adjust(adjusted, [(row.params, text)])
-        token, _ = sample(adjusted, [row.params], seed, torch.tensor([len(row.tokens)]))
+        if row.params.adjust is not None:
+            prompt = row.chunk.sequence.num_prompt_tokens
+            adjusted = row.params.adjust(logits, row.tokens[:prompt], row.tokens[prompt:])[None]
+        token, _ = sample_rows(adjusted, [row.params], seed, torch.tensor([len(row.tokens)]))
         logprob = torch.log_softmax(logits, 0)[token]
         row.tokens.append(int(token))
         row.new_tokens.append(int(token))

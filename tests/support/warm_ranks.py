@@ -34,7 +34,7 @@ def run(command: list[str], environment: dict[str, str], stdin: Any, stderr: Any
 
 
 class WarmRank:
-    """What `pagedlab.distributed.workers` asks of `subprocess.Popen`."""
+    """What `pagedlab.recipes.ranks.workers` asks of `subprocess.Popen`."""
 
     def __init__(
         self,

@@ -7,13 +7,15 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pagedlab_lessons.checks.scheduling import ToyEngine
+from pagedlab_lessons.timeline import run_of
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.checks.scheduling import ToyEngine
-from pagedlab.lessons.timeline import run_of
-from pagedlab.speculative import PromptLookup
-from pagedlab.trace import Recorder, Replay, check_recording, moments, record
-from pagedlab.trace.format import FORMAT, QUEUES, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
+from pagedlab.recipes.speculative import Drafting, PromptLookup
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab.recipes.trace import Recorder, Replay, check_recording, moments, record
+from pagedlab.recipes.trace.format import FORMAT, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
+from pagedlab.scheduler import Scheduler
 from support.engines import exactly, output_of
 from support.paths import ROOT
 from support.refused import refused
@@ -33,12 +35,11 @@ def state_of(llm):
     """What the engine itself says of its pool and of its sequences."""
     pool = llm.pool
     sequences = {}
-    for state in QUEUES:
-        for request in getattr(llm.scheduler, state):
-            for sequence in request.unfinished:
-                table = sequence.table
-                words = llm.decode(sequence.token_ids).rstrip("\ufffd")
-                sequences[sequence.name] = (state, table.num_tokens, list(table.block_ids), words)
+    for state, queue in llm.scheduler.queues().items():
+        for sequence in queue:
+            table = sequence.table
+            words = llm.decode(sequence.token_ids).rstrip("\ufffd")
+            sequences[sequence.name] = (state, table.num_tokens, list(table.block_ids), words)
     return {
         "counts": [pool.refcount(block) for block in range(pool.num_blocks)],
         "kept": {block for block in range(pool.num_blocks) if pool.keeps(block)},
@@ -69,11 +70,10 @@ def plan_of(llm):
     plan = llm.plan
     return {
         "computed": {chunk.sequence.name: [chunk.start, chunk.stop] for chunk in plan.chunks},
-        "admitted": [f"r{request.request_id}" for request in plan.admitted],
-        "cached_tokens": sum(plan.cached.values()),
-        "preempted": {f"r{request.request_id}": how for request, how in plan.preempted},
-        "resumed": [f"r{request.request_id}" for request in plan.resumed],
-        "accepted": [(draft.position, len(draft.tokens), draft.accepted) for draft in llm.drafts],
+        "admitted": [sequence.name for sequence in plan.admitted],
+        "cached_tokens": sum(plan.admitted.values()),
+        "preempted": {sequence.name: how for sequence, how in plan.preempted.items()},
+        "drafts": [(c.stop - len(c.guesses), len(c.guesses)) for c in plan.chunks if c.guesses],
     }
 
 
@@ -81,12 +81,16 @@ def recorded_plan(step):
     drafts = step.get("drafts", {}).values()
     return {
         "computed": step.get("computed", {}),
-        "admitted": list(step.get("admitted", {})),
+        "admitted": sorted([*step.get("admitted", {}), *step.get("resumed", [])], key=order),
         "cached_tokens": sum(step.get("admitted", {}).values()),
         "preempted": step.get("preempted", {}),
-        "resumed": step.get("resumed", []),
-        "accepted": [(draft["position"], draft["tokens"], draft["accepted"]) for draft in drafts],
+        "drafts": [(draft["position"], draft["tokens"]) for draft in drafts],
     }
+
+
+def order(name):
+    request, _, nth = name[1:].partition(".")
+    return int(request), int(nth or 0)
 
 
 ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES]))
@@ -96,22 +100,22 @@ ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
 
 @settings(max_examples=25, deadline=None)
 @given(
-    preemption=st.sampled_from(["recompute", "swap"]),
+    scheduler=st.sampled_from([Scheduler, SwappingScheduler]),
     num_blocks=st.integers(16, 20),  # the largest request needs 16
     prefix_caching=st.booleans(),
     drafts=st.booleans(),
     actions=st.lists(st.one_of(ADD, STEP, STEP, STEP, ABORT), min_size=5, max_size=40),
 )
-def test_a_replay_after_any_step_is_the_engine_after_it(tiny, preemption, num_blocks, prefix_caching, drafts, actions):
+def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blocks, prefix_caching, drafts, actions):
     """Samples, drafts, chunks, a cache, too few blocks, requests that are aborted."""
-    llm = LLM(
+    llm = Drafting(
         tiny,
         num_blocks=num_blocks,
         block_size=4,
         max_batch_tokens=16,
-        preemption=preemption,
+        scheduler=scheduler,
         prefix_caching=prefix_caching,
-        speculative=PromptLookup(k=3) if drafts else None,
+        drafter=PromptLookup(k=3) if drafts else None,
         verbose=False,
     )
     llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
@@ -157,9 +161,9 @@ def check_totals(llm, recording, plans):
     assert all(len(draft["words"]) == draft["tokens"] for draft in drafts)
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny, preemption):
-    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, preemption=preemption, verbose=False)
+@pytest.mark.parametrize(("scheduler", "preemption"), [(Scheduler, "recompute"), (SwappingScheduler, "swap")])
+def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny, scheduler, preemption):
+    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, scheduler=scheduler, verbose=False)
     params = [exactly(30, temperature=1.0, seed=i) for i in range(4)]
     recording = record(llm, [PROMPTS[3]] * 4, params)
     steps = recording["steps"]
@@ -233,7 +237,7 @@ def test_a_recorder_takes_an_engine_and_a_function(tiny):
         Recorder(llm, on_step=5)
     with refused("^llm must have the methods pool, on_step, decode, and NoneType lacks"):
         Recorder(None)
-    assert not llm._callbacks
+    assert not llm._step_callbacks
     assert not llm.pool.callbacks
 
 
@@ -284,8 +288,8 @@ def test_a_recorder_that_is_closed_watches_nothing(tiny):
     llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))
     assert len(recorder.recording["steps"]) == 1
     assert recorder.recording["format"] == FORMAT
-    assert not llm._callbacks
-    assert not llm._eager.callbacks
+    assert not llm._step_callbacks
+    assert not llm._forward_callbacks
     assert not llm.pool.callbacks
 
 

@@ -16,7 +16,7 @@ from support import browser
 pytestmark = pytest.mark.browser
 
 CELLS = {
-    "w": "from pagedlab.widgets import BlockPoolWidget, Stage\nw = BlockPoolWidget()\nw",
+    "w": "from pagedlab_lessons.widgets import BlockPoolWidget, Stage\nw = BlockPoolWidget()\nw",
     "big": "big = BlockPoolWidget(num_blocks=1024)\nbig",
     "live": """
 import sys, time

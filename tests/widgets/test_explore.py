@@ -6,11 +6,10 @@ import random
 import xml.etree.ElementTree as ET
 
 import pytest
+from pagedlab_lessons.drawing import Drawing, label, narrow_svg, svg
+from pagedlab_lessons.widgets import explore
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 from PIL import Image
-
-from pagedlab.lessons.drawing import Drawing, label, narrow_svg, svg
-from pagedlab.widgets import explore
-from pagedlab.widgets.opening import MEDIA_TYPE, unpacked
 
 
 def squares(size, text, dark):
@@ -114,7 +113,7 @@ def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer():
 
 def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_the_pixels():
     def draw(width):
-        from pagedlab.lessons.plots import figure
+        from pagedlab_lessons.plots import figure
 
         shown, ax = figure(width, 1)
         ax.set_title("a title")
@@ -235,7 +234,7 @@ def test_openings_are_stored_where_notebooks_are_executed_to_be_stored(monkeypat
 
 def test_the_same_figure_has_the_same_opening():
     def draw(n):
-        from pagedlab.lessons.plots import figure
+        from pagedlab_lessons.plots import figure
 
         shown, ax = figure(2, 1)
         ax.plot([0, n])

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.browser
 
 CELLS = [
     """
-from pagedlab.widgets.explore import explore
+from pagedlab_lessons.widgets.explore import explore
 drawn = []
 def draw(size, text, dark):
     drawn.append(size)
@@ -17,10 +17,10 @@ def draw(size, text, dark):
     return f'<svg viewBox="0 0 90 20" data-shows="{size} {str(dark).lower()}">{"".join(parts)}</svg>'
 shown = explore(draw, "Point.", size=(range(20), 5), text="a b c d", dark=False)
 shown""",
-    "from pagedlab.widgets.guess import guess\nasked = guess('How much?', '%')",
+    "from pagedlab_lessons.widgets.guess import guess\nasked = guess('How much?', '%')",
     "print('beside ' * 2)\ntold = asked.reveal(42.5, 'for a reason')\ntold",
-    "from pagedlab.widgets.quiz import Quiz\nQuiz('01')",
-    "from pagedlab.widgets import BlockPoolWidget\nBlockPoolWidget(num_blocks=8)",
+    "from pagedlab_lessons.widgets.quiz import Quiz\nQuiz('01')",
+    "from pagedlab_lessons.widgets import BlockPoolWidget\nBlockPoolWidget(num_blocks=8)",
     "# behind the last widget",
 ]
 INSIDE = [

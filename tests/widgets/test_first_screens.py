@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import nbformat
 import pytest
+from pagedlab_lessons.widgets.quiz import quiz_of
 
-from pagedlab.widgets.quiz import quiz_of
 from support import browser
 from support.paths import ROOT
 

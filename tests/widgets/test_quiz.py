@@ -5,9 +5,9 @@ from dataclasses import FrozenInstanceError, replace
 
 import nbformat
 import pytest
+from pagedlab_lessons.widgets import Answer, Question, Quiz
+from pagedlab_lessons.widgets.quiz import QUESTIONS, quiz_of
 
-from pagedlab.widgets import Answer, Question, Quiz
-from pagedlab.widgets.quiz import QUESTIONS, quiz_of
 from support.paths import NOTEBOOKS, ROOT, each_notebook
 
 

@@ -7,17 +7,17 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from pagedlab_lessons.checks.scheduling import ToyEngine
+from pagedlab_lessons.drawing import wide
+from pagedlab_lessons.widgets import Stage
+from pagedlab_lessons.widgets import stage as module
+from pagedlab_lessons.widgets.chat_template import is_template
+from pagedlab_lessons.widgets.opening import unpacked
+from pagedlab_lessons.widgets.picture import StagePicture
+from pagedlab_lessons.widgets.replayed import answers_of, grid_of
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.checks.scheduling import ToyEngine
-from pagedlab.lessons.drawing import wide
-from pagedlab.trace import Recorder, Replay, pieces
-from pagedlab.widgets import Stage
-from pagedlab.widgets import stage as module
-from pagedlab.widgets.chat_template import is_template
-from pagedlab.widgets.opening import unpacked
-from pagedlab.widgets.picture import StagePicture
-from pagedlab.widgets.replayed import answers_of, grid_of
+from pagedlab.recipes.trace import Recorder, Replay, pieces
 from support.engines import exactly
 from support.fake_engine import FakeEngine
 from support.plain_pool import PlainPool

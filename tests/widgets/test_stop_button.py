@@ -21,7 +21,7 @@ PRESSES = int(os.environ.get("PAGEDLAB_PRESSES", "2"))
 CELLS = {
     "08_qwen": (
         ["questions =", "load_model(dtype"],
-        """from pagedlab.lessons.progress import moving
+        """from pagedlab_lessons.progress import moving
 llm = LLM(model, num_blocks=256, prefix_caching=False)
 with moving(llm):
     llm.generate(chats, SamplingParams(max_tokens=1900, ignore_eos=True))""",
@@ -30,7 +30,7 @@ with moving(llm):
     ),
     "09_continuous_batching": (
         ["StaticBatch", "def engine("],
-        """from pagedlab.widgets import Timeline
+        """from pagedlab_lessons.widgets import Timeline
 llm = engine(num_blocks=400)
 with Timeline(llm):
     llm.generate(prompts[:6], asks([1900] * 6))""",

@@ -9,18 +9,19 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pagedlab_lessons.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
+from pagedlab_lessons.drawing import fill
+from pagedlab_lessons.timeline import KINDS, Cell, Row, run_of
+from pagedlab_lessons.widgets import BlockPoolWidget, Stage
+from pagedlab_lessons.widgets import timeline as module
+from pagedlab_lessons.widgets.explore import Explorer
+from pagedlab_lessons.widgets.guess import Guess
+from pagedlab_lessons.widgets.timeline import LOOKS, Timeline, told
 from traitlets import TraitError
 
-from pagedlab.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
-from pagedlab.lessons.drawing import fill
-from pagedlab.lessons.timeline import KINDS, Cell, Row, run_of
+from pagedlab.recipes.swap import SwappingScheduler
+from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab.scheduler import Scheduler
-from pagedlab.trace import Recorder, Replay
-from pagedlab.widgets import BlockPoolWidget, Stage
-from pagedlab.widgets import timeline as module
-from pagedlab.widgets.explore import Explorer
-from pagedlab.widgets.guess import Guess
-from pagedlab.widgets.timeline import LOOKS, Timeline, told
 from support.engines import exactly
 
 
@@ -77,9 +78,11 @@ def test_chunks_arrivals_and_steps_without_a_share():
     assert run_of(recorder.recording).steps == 4
 
 
-@pytest.mark.parametrize(("preemption", "letter"), [("recompute", "W"), ("swap", "S")])
-def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(preemption, letter):
-    run = run_after(ToyEngine(num_blocks=6, preemption=preemption), (6, 10), (6, 10))
+@pytest.mark.parametrize(
+    ("scheduler", "preemption", "letter"), [(Scheduler, "recompute", "W"), (SwappingScheduler, "swap", "S")]
+)
+def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(scheduler, preemption, letter):
+    run = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10))
     first, second = run.rows
     assert first.kinds == "P" + 9 * "D", "the oldest is never asked"
     assert letter in second.kinds
@@ -108,7 +111,7 @@ def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen():
         request = engine.add(4, 9)
         engine.add(4, 1)
         engine.step()
-        request.sequences[0].finish_reason = "abort"
+        request.finish_reason = "abort"
         engine.scheduler.remove(request)
         engine.run()
     run = run_of(recorder.recording)
@@ -125,11 +128,13 @@ requests = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 20), st.integer
     num_blocks=st.integers(8, 20),
     budget=st.integers(4, 40),
     policy=st.sampled_from([Scheduler, OneBatch, FirstThatFits, Patient, Cheapest]),
-    preemption=st.sampled_from(["recompute", "swap"]),
+    kind=st.sampled_from([Scheduler, SwappingScheduler]),
 )
-def test_every_token_is_in_one_cell(requests, num_blocks, budget, policy, preemption):
+def test_every_token_is_in_one_cell(requests, num_blocks, budget, policy, kind):
     """Whatever gives way and comes back: rows without holes, no batch above its budget, every token counted once."""
-    engine = ToyEngine(policy, num_blocks=num_blocks, max_batch_tokens=budget, preemption=preemption)
+    if kind is SwappingScheduler:
+        policy = kind if policy is Scheduler else type("Mixed", (policy, kind), {})
+    engine = ToyEngine(policy, num_blocks=num_blocks, max_batch_tokens=budget)
     with Recorder(engine) as recorder:
         for step in range(2000):
             for prompt, new, arrives in requests:
@@ -147,8 +152,8 @@ def test_every_token_is_in_one_cell(requests, num_blocks, budget, policy, preemp
         assert row.cells[-1].tokens, "it ends in a step that computed it"
         assert sum(cell.wrote for cell in row.cells) == new
         assert sum(cell.tokens - cell.again for cell in row.cells) == prompt + new - 1
-        assert preemption == "recompute" or not sum(cell.again for cell in row.cells)
-        assert ("S" in row.kinds) <= (preemption == "swap")
+        assert kind is Scheduler or not sum(cell.again for cell in row.cells)
+        assert ("S" in row.kinds) <= (kind is SwappingScheduler)
     totals = [sum(batch.values()) for batch in run.batches()]
     assert all(0 < total <= budget for total in totals)
     assert sum(totals) == run.summary().computed
@@ -175,7 +180,7 @@ def test_samples_of_the_real_engine(tiny):
 
 
 def watched(num_blocks=16, requests=3, new=20, **options):
-    engine = ToyEngine(num_blocks=num_blocks, preemption="swap")
+    engine = ToyEngine(SwappingScheduler, num_blocks=num_blocks)
     with Timeline(engine, **options) as timeline:
         for _ in range(requests):
             engine.add(8, new)

@@ -1,10 +1,11 @@
 # In the browser there is no model: Qwen's words were written down once. Pool and tables are the real ones.
 import re
 
+from pagedlab_lessons.broken import NeverCopies
+from pagedlab_lessons.pictures import two_stories
+from pagedlab_lessons.widgets.explore import explore
+
 from pagedlab import BlockPool, BlockTable
-from pagedlab.lessons.broken import NeverCopies
-from pagedlab.lessons.pictures import two_stories
-from pagedlab.widgets.explore import explore
 
 start = "Once upon a time, a little fox met"
 told = [

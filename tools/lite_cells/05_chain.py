@@ -1,10 +1,11 @@
 # In the browser there is no model's tokenizer: a token is a word here. Pool, cache and names are the real ones.
 import re
 
+from pagedlab_lessons.pictures import two_prompts
+from pagedlab_lessons.widgets.explore import explore
+
 from pagedlab import BlockPool
-from pagedlab.lessons.pictures import two_prompts
 from pagedlab.prefix import PrefixCache, hash_chain
-from pagedlab.widgets.explore import explore
 
 
 class Words:
@@ -32,7 +33,7 @@ def share(first, second):
         ids = model.encode(text)
         table = cache.match(ids)
         table.append(len(ids) - table.num_tokens)
-        cache.insert(table, ids)
+        cache.register(table, ids)
         words = [model.decode([token]) for token in ids]
         prompts.append((words, table.block_ids, [name.hex()[:6] for name in hash_chain(ids, 4)]))
     return two_prompts(prompts, 4)

@@ -1,7 +1,6 @@
-# In the browser the update is written in NumPy; the formulas are those of pagedlab.checks.softmax.
+# In the browser the update is written in NumPy; the formulas are those of pagedlab_lessons.checks.softmax.
 import numpy as np
-
-from pagedlab.lessons.plots import draw_scores, draw_weights, figure
+from pagedlab_lessons.plots import draw_scores, draw_weights, figure
 
 rows = [[0.5, 1.5, -0.5, 1.0], [2.0, 0.0, 1.0, -1.0], [1.0, 1.8, 0.2, -0.5], [0.4, 3.5, 0.9, 0.0]]
 

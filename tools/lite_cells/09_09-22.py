@@ -1,4 +1,4 @@
-from pagedlab.widgets import Timeline
+from pagedlab_lessons.widgets import Timeline
 
 places = ("mill", "river", "wood")
 story = " ".join(f"On day {i} the cat went to the {place} and slept." for i in range(10) for place in places)

@@ -1,2 +1,2 @@
 # What the cells that are text here import, and later cells use.
-from pagedlab.lessons.show import show_source
+from pagedlab_lessons.show import show_source

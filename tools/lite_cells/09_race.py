@@ -1,11 +1,12 @@
 # In the browser there is no model, and a text's words are numbers. Scheduler and blocks are the real ones.
 from types import SimpleNamespace
 
-from pagedlab.checks.scheduling import ToyEngine
-from pagedlab.lessons.pictures import race
+from pagedlab_lessons.checks.scheduling import ToyEngine
+from pagedlab_lessons.pictures import race
+from pagedlab_lessons.widgets.explore import explore
+
+from pagedlab.recipes.trace import moments, record
 from pagedlab.scheduler import Scheduler
-from pagedlab.trace import moments, record
-from pagedlab.widgets.explore import explore
 
 
 class StaticBatch(Scheduler):

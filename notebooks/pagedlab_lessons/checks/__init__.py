@@ -1,0 +1,111 @@
+"""The exercises' checks: `check.NAME(answer)` says whether an answer is right.
+
+    from pagedlab_lessons.checks import check
+    check.block_pool(MyBlockPool)
+
+The result shows itself as the last line of a cell. Its status is one of four:
+
+    not attempted   the stub is untouched: the answer is `...`, or a function or method in it has
+                    `...` as its body or raises `NotImplementedError`
+    not finished    some methods of a class are written, and others are still stubs
+    failed          the smallest counterexample that was found, with the expected result beside
+                    the answer's
+    passed          what the answer now proves
+
+Nothing that an answer does, not even an endless loop or `exit()`, ends in a traceback from here.
+Only an interrupt by the reader does. A check stops after a million steps, or after a minute where
+the system has an alarm. A loop inside of a C function hears neither.
+
+How to write a check. A check is registered under its function's name, in a cell of a notebook or in
+a module `checks/<topic>.py`. topics.py lists the checks of a module. If values can
+be compared, write a right answer, the cases to try, and what a right answer proves:
+
+    @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
+    def waste(num_tokens: int, block_size: int) -> int:
+        "Slots of the last block that stay empty."
+        return -num_tokens % block_size
+
+Otherwise write a function of the answer and decorate it with `exercise`. It returns what a right
+answer proves and raises `Wrong` for a wrong one. It runs the reader's code inside `trying`. For
+classes, decorate it with `exercise_of_methods`. `search` runs sequences of operations on the answer
+beside a reference, short ones first, and shrinks what fails; blocks.py shows how.
+
+In the notebook an exercise is one cell with the tag `exercise`: the stub, then `check.NAME(...)`.
+It uses nothing of the cells above but imports. Folded below it are hints and
+`<details><summary>Solution</summary>` with one ```python fence, which takes the stub's place.
+tests/checks/wrong_<topic>.py lists three wrong answers for each check.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from pagedlab_lessons.checks.comparing import Wrong, agree, compare, first_wrong, say, shape, trying
+from pagedlab_lessons.checks.results import (
+    REGISTERED,
+    Check,
+    CheckResult,
+    compared,
+    exercise,
+    exercise_of_methods,
+    to_write,
+)
+from pagedlab_lessons.checks.searching import Trial, replay, search
+from pagedlab_lessons.checks.topics import TOPIC_OF, TOPICS
+from pagedlab_lessons.readers_code import StillRunning, bounded, explain
+
+__all__ = [
+    "TOPICS",
+    "CheckResult",
+    "StillRunning",
+    "Trial",
+    "Wrong",
+    "agree",
+    "bounded",
+    "check",
+    "compare",
+    "compared",
+    "exercise",
+    "exercise_of_methods",
+    "explain",
+    "first_wrong",
+    "replay",
+    "say",
+    "search",
+    "shape",
+    "to_write",
+    "trying",
+]
+
+
+class Checks:
+    """Every check as an attribute: `check.slot(my_slot)` returns a CheckResult.
+
+    `help(check.slot)` says what the answer to an exercise is. `dir(check)` lists the checks.
+    """
+
+    def __getattr__(self, name: str) -> Check:
+        if name in TOPIC_OF:
+            import_module(f"{__name__}.{TOPIC_OF[name]}")
+        if name not in REGISTERED:
+            raise AttributeError(_unknown(name, dir(self)))
+        return REGISTERED[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted({*TOPIC_OF, *REGISTERED})
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    """Return what to say about a name that no check has: first a similar one, then all."""
+    similar = get_close_matches(name, names, n=1)
+    meant = f"; did you mean {similar[0]!r}?" if similar else "."
+    return f"there is no check {name!r}{meant} There are {', '.join(names)}"
+
+
+def _listed() -> str:
+    """Return the names of all checks, a topic a line."""
+    lines = [f"    {topic:<15} {', '.join(names)}" for topic, names in TOPICS.items()]
+    return "The checks by topic:\n\n" + "\n".join(lines)
+
+
+Checks.__doc__ = f"{Checks.__doc__}\n    {_listed()}\n"
+check = Checks()

@@ -1,0 +1,612 @@
+"""Checks of notebooks 00, 02 and 03: slots, the block pool, the block table, copy-on-write."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import zip_longest
+from string import ascii_lowercase
+from typing import Any, NamedTuple
+
+from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
+from pagedlab_lessons.broken import POOLS, CountsForks
+from pagedlab_lessons.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compared,
+    exercise,
+    exercise_of_methods,
+    explain,
+    search,
+    trying,
+)
+
+Names = dict[str, Any]  # variables of the operations
+INVARIANTS = {
+    "counted": "as long as no call raises, a block's count is its number of references: allocate "
+    "gives one, share adds one, release takes one",
+    "exclusive": "allocate never hands out a block that is in use",
+    "conserved": "free blocks and blocks in use add up to all blocks: none is lost, none appears "
+    "twice",
+    "atomic": "an operation that raises an error changes nothing",
+}
+"""What is true of a right pool after every operation.
+
+Notebook 02 asks which one each of `broken.POOLS` breaks.
+"""
+
+
+def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool, list[BlockTable]]:
+    """Return a pool with a table of `num_tokens` tokens, and that table with its forks."""
+    pool = BlockPool(256, block_size)
+    table = BlockTable(pool)
+    table.append(num_tokens)
+    forks = [table.fork() for _ in range(num_forks)]
+    return pool, [table, *forks]
+
+
+class _Outcome(NamedTuple):
+    """The value of an operation, and how a message about the state after it begins."""
+
+    value: Any
+    when: str
+
+
+def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> _Outcome:
+    """Execute "call" or "name = call".
+
+    Args:
+        line: the operation.
+        names: its variables; gets `name`.
+        expected: the error that it must raise, None if it must raise none.
+
+    Raises:
+        Wrong: If it does not raise what is expected.
+    """
+    name, _, call = line.rpartition(" = ")
+    try:
+        value = names[name] = eval(call, names)  # noqa: S307 - a line that the check put together
+        got = f"no error, but the value {value!r}"
+    except Exception as error:
+        if expected is None or isinstance(error, NotImplementedError):
+            raise
+        if isinstance(error, expected):
+            when = f"After {line}, which raises as it should and must change nothing"
+            return _Outcome(None, when)
+        got = explain(error)
+    if expected is not None:
+        raise Wrong(f"{line} must raise {expected.__name__}.", expected.__name__, got)
+    return _Outcome(value, f"After {line}")
+
+
+# The pool -----------------------------------------------------------------------------------------
+
+
+def pool_trial(
+    pool_class: Callable[[int, int], Any],
+    num_blocks: int = 3,
+    block_size: int = 4,
+    unknown_ids: bool = True,
+    mistakes: bool = True,
+) -> Trial:
+    """Drive a pool beside a plain list of counts, one for each block.
+
+    Args:
+        pool_class: the reader's.
+        num_blocks: of the pool.
+        block_size: of the pool.
+        unknown_ids: whether ids that no block has are tried too.
+        mistakes: whether operations that must raise are tried: on a free block, or without one.
+    """
+    no_blocks = ("-1", str(num_blocks)) if unknown_ids else ()
+    yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
+    pool = pool_class(num_blocks, block_size)
+    names: Names = {"pool": pool}
+    counts = [0] * num_blocks
+    ids: dict[str, int] = {}  # the block that each variable holds
+    sizes = "pool.num_blocks or pool.block_size differs."
+    agree([num_blocks, block_size], [pool.num_blocks, pool.block_size], sizes)
+    when = "In a new pool"
+    while True:
+        _check_counts(when, pool, counts)
+        held = ids if mistakes else {name: i for name, i in ids.items() if counts[i] > 0}
+        operations = _pool_operations(ids, held, no_blocks)
+        operation = yield operations if mistakes or 0 in counts else operations[1:]
+        verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
+        if verb == "allocate":
+            free = [block_id for block_id, count in enumerate(counts) if count == 0]
+            value, when = _carry_out(operation, names, None if free else OutOfBlocks)
+            if free:
+                _check_allocated(when, value, free)
+                ids[operation[0]] = value
+                counts[value] = 1
+            continue
+        block_id = ids.get(argument, -1)
+        in_use = block_id >= 0 and counts[block_id] > 0
+        value, when = _carry_out(operation, names, None if in_use else ValueError)
+        if in_use and verb == "share":
+            counts[block_id] += 1
+            agree(block_id, value, f"{when}: share must return the block's id.")
+        elif in_use:
+            counts[block_id] -= 1
+
+
+def _pool_operations(
+    ids: Collection[str], arguments: Collection[str], no_blocks: Sequence[str]
+) -> list[str]:
+    """Return the operations that may come next; an allocation is the first.
+
+    Args:
+        ids: the variables that hold a block.
+        arguments: those of them that are shared and released.
+        no_blocks: ids that no block has, which are tried too.
+    """
+    lines = []
+    if len(ids) < len(ascii_lowercase):
+        lines.append(f"{ascii_lowercase[len(ids)]} = pool.allocate()")
+    for verb in ("share", "release"):
+        for argument in (*arguments, *no_blocks):
+            lines.append(f"pool.{verb}({argument})")
+    return lines
+
+
+def _check_counts(when: str, pool: Any, counts: list[int]) -> None:
+    """Raise `Wrong` unless the pool's counts and its number of free blocks are right."""
+    refcounts = [pool.refcount(block_id) for block_id in range(len(counts))]
+    wrong = [
+        block_id
+        for block_id, (right, yours) in enumerate(zip(counts, refcounts, strict=True))
+        if right != yours
+    ]
+    differs = f"the count of block {wrong[0]} differs" if wrong else "num_free differs"
+    expected = counts, counts.count(0)
+    words = "counts {0[0]}, num_free {0[1]}".format
+    agree(expected, (refcounts, pool.num_free), f"{when}: {differs}.", words)
+
+
+def _check_allocated(when: str, value: Any, free: list[int]) -> None:
+    """Raise `Wrong` unless `allocate` returned a free block."""
+    if type(value) is not int or value not in free:
+        message = f"{when}: allocate must hand out a free block."
+        raise Wrong(message, f"one of {free}", repr(value))
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def table_trial(
+    table_class: type, verbs: Sequence[str], num_blocks: int = 4, block_size: int = 2
+) -> Trial:
+    """Drive a table class beside `BlockTable`, each over its own `BlockPool`.
+
+    Args:
+        table_class: the reader's.
+        verbs: methods to call.
+        num_blocks: of each pool.
+        block_size: of each pool.
+    """
+    new = f"{table_class.__name__}(pool)"
+    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
+    right = _names_of(table_class.__name__, BlockTable, BlockPool(num_blocks, block_size))
+    mine = _names_of(table_class.__name__, table_class, BlockPool(num_blocks, block_size))
+    tables = ["a"]
+    renamed = _compare_tables("In a new table", tables, right, mine, {})
+    while True:
+        lengths = {name: right[name].num_tokens for name in tables}
+        operation = yield _table_operations(lengths, verbs, block_size, new)
+        copies: list[BlockCopy] = []
+        raised = None
+        try:
+            copies = _carry_out(operation, right, None).value
+        except (OutOfBlocks, ValueError) as error:
+            raised = type(error)
+        value, when = _carry_out(operation, mine, raised)
+        if " = " in operation:
+            tables.append(operation[0])
+        renamed = _compare_tables(when, tables, right, mine, renamed)
+        if ".append(" in operation and not raised:
+            _check_copies(operation, copies, renamed, value)
+        if "slot" in verbs:
+            for name in tables:
+                _check_slots(name, mine[name], block_size)
+
+
+def _names_of(class_name: str, table_class: type, pool: BlockPool) -> Names:
+    """Return the variables that the operations on one side begin with."""
+    return {"pool": pool, class_name: table_class, "a": table_class(pool)}
+
+
+def _table_operations(
+    lengths: dict[str, int], verbs: Sequence[str], block_size: int, new: str
+) -> list[str]:
+    """Return the operations that may come next.
+
+    Args:
+        lengths: tokens of each table.
+        verbs: methods to call.
+        block_size: of the pool.
+        new: the call that makes a table.
+    """
+    lines = []
+    for name, tokens in lengths.items():
+        for verb in verbs:
+            arguments = _arguments(verb, tokens, block_size)
+            if verb == "append" and name != "a":
+                arguments[0] = ""  # as if it were 1
+            lines += [f"{name}.{verb}({argument})" for argument in arguments]
+    if len(lengths) < 5:
+        makers = [f"{name}.fork()" for name in lengths] if "fork" in verbs else []
+        fresh = ascii_lowercase[len(lengths)]
+        lines += [f"{fresh} = {maker}" for maker in (*makers, new)]
+    return lines
+
+
+def _arguments(verb: str, tokens: int, block_size: int) -> list[Any]:
+    """Return arguments of a method to try on a table of `tokens` tokens, bad ones included."""
+    if verb == "append":
+        return [1, 2 * block_size + 1]
+    if verb == "truncate":
+        lengths = sorted({-1, tokens - 1, block_size, tokens + 1})
+        return [n for n in lengths if n <= tokens + 1]
+    return [""] if verb == "free" else []
+
+
+def _check_copies(
+    operation: str, copies: list[BlockCopy], renamed: dict[int, int], value: Any
+) -> None:
+    """Raise `Wrong` unless `append` returned its copies."""
+    wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
+    if value is None or [tuple(copy) for copy in value] != wanted:
+        message = f"{operation} must return its copies, as (source, destination)."
+        raise Wrong(message, wanted, repr(value))
+
+
+def _check_slots(name: str, table: Any, block_size: int) -> None:
+    """Raise `Wrong` unless the table's `slot` is right at all positions."""
+    ids = list(table.block_ids)
+    for position in range(table.num_tokens):
+        message = f"{name}.slot({position}) differs; {name} maps blocks {ids}."
+        agree(slot(ids, position, block_size), table.slot(position), message)
+
+
+def _compare_tables(
+    when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+) -> dict[int, int]:
+    """Compare the tables of both sides, and the reader's counts with the reader's tables.
+
+    A right answer may pick other physical blocks. So the reference's block ids are renamed to the
+    answer's as they turn up. A block keeps its name as long as a table lists it.
+
+    Args:
+        when: how a message begins.
+        tables: names of the tables.
+        right: variables of the reference.
+        mine: variables of the answer.
+        renamed: the answer's name of each block of the reference.
+
+    Returns:
+        `renamed`, up to date.
+
+    Raises:
+        Wrong: Where the two differ.
+    """
+    renamed = _rename(tables, right, mine, renamed)
+    wanted = {
+        name: [str(renamed.get(block_id, "new")) for block_id in right[name].block_ids]
+        for name in tables
+    }
+    have = {name: [str(block_id) for block_id in mine[name].block_ids] for name in tables}
+    expected = [_say_table(name, wanted[name], right) for name in tables]
+    got = [_say_table(name, have[name], mine) for name in tables]
+    if expected != got:
+        message = f"{when}: {_first_difference(wanted, have)}."
+        widths = [max(map(len, pair)) for pair in zip(expected, got, strict=True)]
+        raise Wrong(message, _aligned(expected, widths), _aligned(got, widths))
+    _check_users(when, "  ".join(got), have, mine["pool"])
+    return renamed
+
+
+def _rename(
+    tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+) -> dict[int, int]:
+    mapped = {block_id for name in tables for block_id in right[name].block_ids}
+    renamed = {ours: theirs for ours, theirs in renamed.items() if ours in mapped}
+    for name in tables:
+        for ours, theirs in zip(right[name].block_ids, list(mine[name].block_ids), strict=False):
+            if ours not in renamed and theirs not in renamed.values():
+                renamed[ours] = theirs
+    return renamed
+
+
+def _say_table(name: str, blocks: list[str], names: Names) -> str:
+    return f"{name} [{', '.join(blocks)}] {names[name].num_tokens} tokens"
+
+
+def _aligned(states: list[str], widths: list[int]) -> str:
+    """Return states side by side, each as wide as asked for."""
+    return "  ".join(map(str.ljust, states, widths)).rstrip()
+
+
+def _first_difference(wanted: dict[str, list[str]], have: dict[str, list[str]]) -> str:
+    """Return which logical block differs first, in words."""
+    for name in wanted:
+        for i, (right, yours) in enumerate(zip_longest(wanted[name], have[name])):
+            if right != yours:
+                return f"logical block {i} of {name} is the first that differs"
+    return "num_tokens differs"
+
+
+def _check_users(when: str, state: str, have: dict[str, list[str]], pool: BlockPool) -> None:
+    """Raise `Wrong` unless each block's count is the number of tables that list it."""
+    for block_id in range(pool.num_blocks):
+        count = pool.refcount(block_id)
+        users = sum(blocks.count(str(block_id)) for blocks in have.values())
+        if count != users:
+            tables = "1 table lists it" if users == 1 else f"{users} tables list it"
+            raise Wrong(
+                f"{when}: block {block_id} counts {count}, but {tables}.",
+                f"{state}, block {block_id} counts {users}",
+                f"{state}, block {block_id} counts {count}",
+            )
+
+
+def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
+    """Search for a sequence of operations on which a table class goes wrong.
+
+    Raises:
+        Wrong: If it finds one, or the answer is no class.
+    """
+    if not isinstance(table_class, type):
+        raise Wrong("Give the class itself.", "a class", repr(table_class))
+    sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
+    search([partial(table_trial, table_class, verbs, *size) for size in sizes])
+
+
+# The exercises ------------------------------------------------------------------------------------
+
+
+# The film of notebook 00: r2 still writes, and r3 is new.
+_FILM_BLOCKS = 64
+_FILM_BLOCK_SIZE = 16
+_R2_TABLE = (3, 5, 9)
+_R3_PROMPT = 40
+
+
+@exercise
+def table_by_hand(answer: Sequence[int]) -> str:
+    """The block table of r3, whose prompt has 40 tokens, while r2 holds blocks 3, 5 and 9.
+
+    Blocks have 16 tokens and numbers from 0 to 63.
+    """
+    wanted = "a list of block numbers, such as [10, 11]"
+    if not isinstance(answer, (list, tuple)) or not answer:
+        raise Wrong("A block table is a list of block numbers.", wanted, repr(answer))
+    for block_id in answer:
+        if type(block_id) is not int or not 0 <= block_id < _FILM_BLOCKS:
+            raise Wrong(f"There is no block {block_id!r}.", "numbers from 0 to 63", repr(answer))
+    line = f"r3 = {list(answer)}"
+    if list(answer) == [16, 16, 8]:
+        message = "These are numbers of tokens. A block table lists the numbers of blocks."
+        raise Wrong(message, wanted, repr(answer), line)
+    for entry, block_id in enumerate(answer):
+        _check_entry(answer, entry, block_id, line)
+    _check_table_length(answer, line)
+    last = answer[-1]
+    return (
+        f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "
+        f"block {last},\nwhich has 8 free slots. Where is token 37? Entry 37 // 16 = 2 of your "
+        f"table says: in block {last}, at offset 5.\nAny other free blocks would do as well: "
+        "there is no hole that is too small."
+    )
+
+
+def _check_entry(table: Sequence[int], entry: int, block_id: int, line: str) -> None:
+    """Raise `Wrong` if the block of an entry is in use or is in the table twice."""
+    if block_id in _R2_TABLE:
+        first = _FILM_BLOCK_SIZE * _R2_TABLE.index(block_id)
+        message = (
+            f"Block {block_id} is in use: r2 keeps its tokens from {first} on there, and r3 would "
+            "overwrite them."
+        )
+        raise Wrong(message, f"a block that is not in {list(_R2_TABLE)}", block_id, line)
+    if block_id in table[:entry]:
+        message = (
+            f"Block {block_id} is in the table twice: the later tokens of r3 would overwrite its "
+            "earlier ones."
+        )
+        raise Wrong(message, "three different blocks", list(table), line)
+
+
+def _check_table_length(table: Sequence[int], line: str) -> None:
+    """Raise `Wrong` if the table has too few blocks for the prompt of r3, or too many."""
+    slots = len(table) * _FILM_BLOCK_SIZE
+    if slots < _R3_PROMPT:
+        message = f"{len(table)} x 16 = {slots} slots, and the prompt has {_R3_PROMPT} tokens."
+        raise Wrong(message, "blocks for 40 tokens", f"blocks for {slots} tokens", line)
+    if slots - _R3_PROMPT >= _FILM_BLOCK_SIZE:
+        message = (
+            "40 tokens fill two blocks and half of a third. A further block would be empty, and "
+            "another request could not use it."
+        )
+        raise Wrong(message, "no empty block", f"{slots} slots for 40 tokens", line)
+
+
+@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
+def block_pool(answer: type) -> str:
+    """A class with BlockPool's verbs.
+
+    These are num_blocks, block_size, num_free, allocate, share, release and refcount.
+    """
+    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
+    for unknown_ids in (False, True):
+        search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
+    _check_two_pools(answer)
+    return (
+        "Your pool agrees with a plain list of counts on every short sequence of operations tried "
+        "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
+        "error changes nothing."
+    )
+
+
+def _check_two_pools(pool_class: type) -> None:
+    """Raise `Wrong` if two pools keep their blocks in one place, such as a list of the class."""
+    new = f"{pool_class.__name__}(3, 4)"
+    with trying(f"first = {new}; second = {new}", "first.allocate()"):
+        first, second = pool_class(3, 4), pool_class(3, 4)
+        first.allocate()
+        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
+        for pool, used in ((first, 1), (second, 0)):
+            counts = [pool.refcount(block_id) for block_id in range(3)]
+            words = "{0[0]} in use, {0[1]} free".format
+            agree((used, 3 - used), (sum(counts), pool.num_free), message, words)
+
+
+_TABLES = [
+    ([0], 2),
+    ([1], 2),
+    ([1, 0], 2),
+    ([5, 12, 3], 16),
+    ([7, 1], 4),
+    ([4, 9, 2, 6], 3),
+    ([3, 8, 1], 1),
+]
+
+
+@compared(
+    "All {} positions tried are found, in blocks anywhere in memory.",
+    [
+        (block_ids, position, size)
+        for block_ids, size in _TABLES
+        for position in range(len(block_ids) * size)
+    ],
+)
+def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
+    """Physical slot of the token at a position, from a table's block ids and the block size."""
+    return block_ids[position // block_size] * block_size + position % block_size
+
+
+@exercise_of_methods("append", "slot", "free")
+def block_table(answer: type) -> str:
+    """A table with append, slot and free, over the real pool; nothing is shared yet."""
+    _search_tables(answer, ("append", "slot", "free"))
+    return (
+        "Your table always has just enough blocks, allocates all that it needs or none, and "
+        "releases each one."
+    )
+
+
+@exercise
+def broken_pools(answer: dict[str, str]) -> str:
+    """The invariant that each of the three broken pools breaks first, by its name in `INVARIANTS`.
+
+    Such as {"A": "counted", "B": ..., "C": ...}.
+    """
+    if not isinstance(answer, dict):
+        wanted = '{"A": ..., "B": ..., "C": ...}'
+        raise Wrong("The answer is a dictionary with a name for each pool.", wanted, repr(answer))
+    for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
+        given = answer.get(pool)
+        if given not in INVARIANTS:
+            raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
+        if given != invariant:
+            _show_broken_pool(pool, given)
+    return "A loses blocks, B hands out a block that is in use, C increments before it validates."
+
+
+def _show_broken_pool(pool: str, given: str) -> None:
+    """Raise `Wrong` with the shortest sequence of operations on which a pool goes wrong."""
+    # The class gets a name that does not say what is wrong with it.
+    anonymous = type(f'POOLS["{pool}"]', (POOLS[pool],), {})
+    hint = ""
+    if pool == "C" and given == "counted":
+        hint = " Its counts are right as long as no call raises."
+    try:
+        search([partial(pool_trial, anonymous)])
+    except Wrong as found:
+        found.args = (
+            f"Pool {pool} breaks another one.{hint} Watch it here, beside a right pool. {found}",
+        )
+        found.got = f"{found.got} (pool {pool})"
+        raise
+
+
+@exercise_of_methods("fork", "append", "free")
+def copy_on_write(answer: type) -> str:
+    """A table with append, fork and free over the real pool, copying on write and only then."""
+    _search_tables(answer, ("append", "fork", "free"))
+    return (
+        "Your forks share every block, a write copies at most the last one, and every count "
+        "returns to zero.\nNo sequence can overwrite what another one reads."
+    )
+
+
+@compared(
+    "The same as counting on the real pool in all {} cases: a full last block is never copied, a\n"
+    "partial one once for each sequence but the last, however long the prompt.",
+    sorted(
+        (num_forks, num_tokens, size)
+        for num_forks in (0, 1, 2, 3, 5)
+        for size in (4, 1, 3, 16)
+        for num_tokens in {0, 1, size - 1, size, size + 1, 2 * size}
+    ),
+)
+def copies_after_forks(num_forks: int, num_tokens: int, block_size: int) -> int:
+    """Blocks copied when a sequence is forked and all then append one token.
+
+    The sequence has `num_tokens` tokens and is forked `num_forks` times.
+    """
+    _, tables = family(num_tokens, block_size, num_forks)
+    return sum(len(table.append(1)) for table in tables)
+
+
+@exercise
+def truncate(answer: Callable[[Any, int], None]) -> str:
+    """truncate(table, num_tokens): keep the first tokens, and release the blocks of the others.
+
+    A length that the table does not have raises ValueError.
+    """
+    members = {"truncate": answer, "free": BlockTable.free}
+    table_class = type("TableWithYours", (BlockTable,), members)
+    _search_tables(table_class, ("append", "fork", "truncate"))
+    return (
+        "Truncating releases just the blocks that are no longer needed, also when a fork still "
+        "reads them."
+    )
+
+
+@exercise
+def order_of_frees(answer: Sequence[str]) -> str:
+    """An order of freeing a, b, c and d after which a block is free that a table still reads.
+
+    The tables are of `broken.CountsForks`.
+    """
+    setup = "a.append(8); b = a.fork(); c = b.fork(); d = a.fork()"
+    if sorted(answer) != list("abcd"):
+        message = "Name each of a, b, c and d once."
+        raise Wrong(message, "an order of a, b, c, d", answer, setup=setup)
+    names: Names = {"a": CountsForks(BlockPool(4, 4))}
+    exec(setup, names)  # noqa: S102 - the line above
+    pool = names["a"].pool
+    steps = []
+    for number, name in enumerate(answer, 1):
+        names[name].free()
+        left = answer[number:]
+        readers = [
+            reader
+            for reader in left
+            if any(pool.refcount(block_id) == 0 for block_id in names[reader].block_ids)
+        ]
+        if readers:
+            return (
+                f"After {name} is freed the prompt's blocks are free, and {readers[0]} still reads "
+                "them. It is a fork\nof a fork: a counts b and d, b counts c, and nothing counts "
+                "the readers of a block."
+            )
+        still = ", ".join(left) or "none"
+        steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {still}")
+    raise Wrong(
+        "With this order the blocks are freed after their last reader.",
+        "blocks that are free while a table reads them",
+        "blocks that are free when no table reads them",
+        *steps,
+        setup=setup,
+    )

@@ -1,0 +1,643 @@
+"""Checks of notebook 07's puzzles 1 to 7: the cases of each, and mistakes known by their numbers.
+
+Each case is small, and its name says what it can show. A known mistake is a message and a function
+of the puzzle's arguments `g`: it computes what a kernel with this mistake would compute. watched.py
+runs the kernels; launched.py has the check of puzzle 8.
+"""
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from pagedlab.blocks import blocks_for
+from pagedlab_lessons.checks.watched import EMPTY_SPLIT, Cases, Mistake, Mistakes, puzzle
+from pagedlab_lessons.puzzles import online_step
+
+STATE = ("m", "total", "acc")  # what online softmax keeps of the tiles so far
+NO_MAXIMUM = (
+    "exp of a number near 1,000 is infinite, or 0 near -1,000: subtract the largest one first. The "
+    "largest score so\nfar begins at minus infinity, not at 0. A merge subtracts the largest log."
+)
+
+
+def known(mistakes: Mistakes, message: str) -> Callable[[Mistake], Mistake]:
+    """Add the decorated function to `mistakes`, under the message that a reader gets."""
+
+    def add(computes: Mistake) -> Mistake:
+        mistakes[message] = computes
+        return computes
+
+    return add
+
+
+# Puzzle 1: weights --------------------------------------------------------------------------------
+
+OF_WEIGHTS: Mistakes = {}
+
+
+@known(OF_WEIGHTS, "m is not subtracted: these are exp(s).")
+def _without_the_maximum(g: Any) -> Any:
+    return g.s.exp()
+
+
+@known(OF_WEIGHTS, "The exponential is missing: these are s - m.")
+def _without_the_exponential(g: Any) -> Any:
+    return g.s - g.m
+
+
+@known(OF_WEIGHTS, "The sign is turned round: these are exp(m - s).")
+def _with_the_other_sign(g: Any) -> Any:
+    return (g.m - g.s).exp()
+
+
+@known(OF_WEIGHTS, "These are powers of two, not of e.")
+def _powers_of_two(g: Any) -> Any:
+    return (g.s - g.m).exp2()
+
+
+@known(OF_WEIGHTS, NO_MAXIMUM)
+def _quotient_of_exponentials(g: Any) -> Any:
+    return g.s.exp() / torch.tensor(g.m).exp()
+
+
+puzzle(
+    "weights",
+    {
+        "One tile of 4, full": {"n": 4},
+        "Two tiles of 4, both full": {"n": 8},
+        "10 scores in three tiles of 4: the last is half empty": {"n": 10},
+        "10 scores in two tiles of 8": {"n": 10, "tile": 8},
+        "4 scores near 1,000": {"n": 4, "shift": 1000.0},
+    },
+    OF_WEIGHTS,
+    "Each program writes its own elements, and no program touches what is past the end.",
+)
+
+# Puzzle 2: scores ---------------------------------------------------------------------------------
+
+OF_SCORES: Mistakes = {}
+
+
+def _scored(
+    g: Any,
+    row: Callable[[Any, Any], Any],
+    query: Any = slice(None),
+    scale: float | None = None,
+) -> Any:
+    """Return scores [heads, n] of keys read from other rows of memory.
+
+    Args:
+        g: the puzzle's arguments.
+        row: the row of memory that is read for token j and head h.
+        query: the heads whose queries are used.
+        scale: replaces the puzzle's scale.
+    """
+    memory = (g.k_cache if "k_cache" in vars(g) else g.k).reshape(-1, g.DIM)
+    tokens = torch.arange(g.n)
+    heads = torch.arange(g.HEADS)[:, None]
+    keys = memory[row(tokens, heads).clamp(0, len(memory) - 1)]
+    return (keys * g.q[query, None]).sum(2) * (g.scale if scale is None else scale)
+
+
+@known(OF_SCORES, "The scale is missing.")
+def _scores_without_scale(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0)
+
+
+@known(OF_SCORES, "Every program takes the query of head 0.")
+def _first_query(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + h, query=slice(1))
+
+
+@known(OF_SCORES, "Every program takes the keys of head 0.")
+def _keys_of_head_0(g: Any) -> Any:
+    return _scored(g, lambda j, h: j * g.HEADS + 0 * h)
+
+
+@known(
+    OF_SCORES,
+    "It steps from token to token as if there were one head: the next row is the next head's, and "
+    "a token's rows\nare HEADS * DIM apart.",
+)
+def _steps_by_rows(g: Any) -> Any:
+    return _scored(g, lambda j, h: j + h)
+
+
+@known(
+    OF_SCORES,
+    "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this memory a token's "
+    "heads do.",
+)
+def _tokens_of_a_head_together(g: Any) -> Any:
+    return _scored(g, lambda j, h: h * g.n + j)
+
+
+puzzle(
+    "scores",
+    {
+        "8 keys of one head, a full tile": {"n": 8, "heads": 1},
+        "6 keys of one head in a tile of 8": {"n": 6, "heads": 1},
+        "8 keys of two heads: token 0's two rows, then token 1's": {"n": 8},
+        "6 keys of three heads": {"heads": 3},
+        "9 keys of two heads with 16 dimensions, in a tile of 16": {"n": 9, "dim": 16, "tile": 16},
+    },
+    OF_SCORES,
+    "A tile of addresses, [TILE, DIM], made of a column and a row; the heads of a token are side "
+    "by side.",
+)
+
+# Puzzle 3: a step of online softmax ---------------------------------------------------------------
+
+OF_STEP: Mistakes = {}
+
+
+def _step(g: Any, *uncorrected: str, **other: Any) -> tuple[Any, ...]:
+    """Return m, total and acc after one more tile.
+
+    Args:
+        g: the puzzle's arguments.
+        uncorrected: those of total and acc that are not corrected for a new maximum.
+        other: replaces some of the puzzle's arguments.
+    """
+    was = {name: torch.as_tensor(getattr(g, name)) for name in (*STATE, "s", "v")} | other
+    new = dict(zip(STATE, online_step(**was), strict=True))
+    lost = 1 - (was["m"] - new["m"]).exp()
+    for name in uncorrected:
+        new[name] = new[name] + was[name] * lost
+    return tuple(new.values())
+
+
+def _padded(x: Any, tile: int) -> Any:
+    """Return x with zeros appended up to a whole tile."""
+    return torch.cat([x, x.new_zeros(-len(x) % tile, *x.shape[1:])])
+
+
+@known(OF_STEP, "The sum so far is not corrected: multiply it by exp(m - new_m).")
+def _step_keeps_total(g: Any) -> Any:
+    return _step(g, "total")
+
+
+@known(OF_STEP, "The output so far is not corrected: multiply it by exp(m - new_m).")
+def _step_keeps_acc(g: Any) -> Any:
+    return _step(g, "acc")
+
+
+@known(OF_STEP, "Neither the sum nor the output so far is corrected for the new maximum.")
+def _step_keeps_both(g: Any) -> Any:
+    return _step(g, "total", "acc")
+
+
+@known(
+    OF_STEP,
+    "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
+    "larger one.",
+)
+def _largest_of_tile(g: Any) -> Any:
+    m, total, acc = _step(g)
+    largest = g.s.max()
+    rescale = (m - largest).exp()
+    return largest[None], total * rescale, acc * rescale
+
+
+@known(OF_STEP, "Places after the last score count as scores of 0. They have to be minus infinity.")
+def _step_counts_zeros(g: Any) -> Any:
+    return _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
+
+
+@known(OF_STEP, "The new maximum is not kept.")
+def _step_keeps_the_maximum(g: Any) -> Any:
+    return (g.m, *_step(g)[1:])
+
+
+@known(OF_STEP, "The sum and the output so far are lost: the tile replaces them.")
+def _step_forgets(g: Any) -> Any:
+    return _step(g, total=0 * g.total, acc=0 * g.acc)
+
+
+@known(OF_STEP, NO_MAXIMUM)
+def _step_without_the_maximum(g: Any) -> Any:
+    m, total, acc = _step(g)
+    return m, total * math.nan, acc * math.nan
+
+
+puzzle(
+    "online_step",
+    {
+        "The first tile, full: nothing came before (m is minus infinity)": {"n": 8, "first": True},
+        "A full tile, and the largest score came before it": {"n": 8, "past": 5.0},
+        "A full tile with a new largest score: the earlier tiles weigh less now": {
+            "n": 8,
+            "past": -1.0,
+        },
+        "6 scores in a tile of 8, and the largest came before": {"n": 6, "past": 5.0},
+        "6 scores in a tile of 8, all of them far below zero": {
+            "n": 6,
+            "past": -30.0,
+            "shift": -30.0,
+        },
+        "6 scores near 1,000, and the largest came before": {
+            "n": 6,
+            "past": 1005.0,
+            "shift": 1000.0,
+        },
+        "6 scores near 1,000 with a new largest": {"n": 6, "past": 999.0, "shift": 1000.0},
+        "6 scores near -1,000, and the largest came before": {
+            "n": 6,
+            "past": -995.0,
+            "shift": -1000.0,
+        },
+        "13 scores in a tile of 16, values of 8 dimensions": {"n": 13, "dim": 8, "tile": 16},
+    },
+    OF_STEP,
+    "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
+    "weigh nothing.",
+)
+
+# Puzzle 4: scores in pages ------------------------------------------------------------------------
+
+OF_PAGED_SCORES: Mistakes = {}
+
+
+def _slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
+    """Return the scores of keys read from slot_of(position, table)."""
+    return _scored(g, lambda p, h: slot_of(p, g.table.long()) * g.HEADS + h)
+
+
+@known(OF_PAGED_SCORES, "The kernel does not read the table: it uses positions as slots.")
+def _positions_as_slots(g: Any) -> Any:
+    return _slots(g, lambda p, table: p)
+
+
+@known(
+    OF_PAGED_SCORES,
+    "It stays in the first page of the table: position p is in page table[p // SIZE].",
+)
+def _stays_in_the_first_page(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[0] * g.SIZE + p % g.SIZE)
+
+
+@known(
+    OF_PAGED_SCORES,
+    "It reads past the end of the first page: position p is in page table[p // SIZE].",
+)
+def _runs_past_the_first_page(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[0] * g.SIZE + p)
+
+
+@known(OF_PAGED_SCORES, "The offset in the page is missing: every key is its page's first.")
+def _without_the_offset(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "The offset in the page is p % SIZE, not p // SIZE.")
+def _with_the_page_as_offset(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p // g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "A page id is used as a slot: it has to be multiplied by SIZE.")
+def _page_ids_as_slots(g: Any) -> Any:
+    return _slots(g, lambda p, table: table[p // g.SIZE] + p % g.SIZE)
+
+
+@known(OF_PAGED_SCORES, "The scale is missing.")
+def _paged_scores_without_scale(g: Any) -> Any:
+    scores = _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p % g.SIZE)
+    return scores / g.scale
+
+
+puzzle(
+    "paged_scores",
+    {
+        "8 keys of one head in two full pages": {"n": 8, "heads": 1, "tile": 8},
+        "10 keys of two heads in three pages; slots after the last key hold NaN": {},
+        "13 keys of three heads with 16 dimensions, in pages of 8": {
+            "n": 13,
+            "heads": 3,
+            "size": 8,
+            "dim": 16,
+        },
+        "10 keys, and page ids beyond 2^27": {"far": True},
+    },
+    OF_PAGED_SCORES,
+    "Right in one page and in three, and where the offset of an element passes 2^31, as in a large "
+    "GPU's cache.",
+)
+
+# Puzzles 5 to 7: whole kernels --------------------------------------------------------------------
+
+OF_ATTENTION: Mistakes = {}
+
+
+def _softmax(scores: Any, values: Any) -> Any:
+    """Return the right output of one query head."""
+    return scores.softmax(0) @ values
+
+
+def _attention(
+    g: Any,
+    end: Callable[[Any, Any], Any] = _softmax,
+    kv_head: Callable[[int], int] | None = None,
+    row: Callable[[int], int] = int,
+    length: Callable[[int], int] = int,
+    scale: float | None = None,
+) -> Any:
+    """Return attention with a mistake, computed head by head.
+
+    Args:
+        g: the puzzle's arguments.
+        end: what becomes of one head's scores and values.
+        kv_head: the KV head that a query head reads.
+        row: the row of the tables that a sequence reads.
+        length: the number of keys that a sequence reads.
+        scale: replaces the puzzle's scale.
+    """
+    out = torch.zeros_like(g.q)
+    for b, n in enumerate(g.seq_lens.tolist()):
+        pages = g.tables[row(b)].long()
+        k = g.k_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
+        v = g.v_cache[pages].flatten(0, 1)[: length(n)].nan_to_num()
+        for h, query in enumerate(g.q[b]):
+            kv = min(kv_head(h), g.KV_HEADS - 1) if kv_head else h // g.GROUP
+            scores = k[:, kv] @ query * (g.scale if scale is None else scale)
+            out[b, h] = end(scores, v[:, kv])
+    return out
+
+
+def _uncorrected(g: Any, *names: str) -> Any:
+    """Return attention in which total or acc, or both, are not corrected for a new maximum."""
+
+    def end(scores: Any, values: Any) -> Any:
+        state = (scores.new_tensor(-math.inf), scores.new_tensor(0.0), values.new_zeros(g.DIM))
+        for s, v in zip(scores.split(g.TILE), values.split(g.TILE), strict=True):
+            m, total, acc = state
+            state = _step(SimpleNamespace(m=m, total=total, acc=acc, s=s, v=v), *names)
+        _, total, acc = state
+        return acc / total
+
+    return _attention(g, end)
+
+
+@known(OF_ATTENTION, NO_MAXIMUM)
+def _without_the_largest(g: Any) -> Any:
+    return _attention(g, lambda s, v: s.exp() @ v / s.exp().sum())
+
+
+@known(OF_ATTENTION, "The scale is missing.")
+def _without_scale(g: Any) -> Any:
+    return _attention(g, scale=1.0)
+
+
+@known(OF_ATTENTION, "It is not divided by the sum of the weights at the end.")
+def _not_divided(g: Any) -> Any:
+    return _attention(g, lambda s, v: (s - s.max()).exp() @ v)
+
+
+@known(
+    OF_ATTENTION,
+    "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head are neighbours: "
+    "h // GROUP.",
+)
+def _heads_in_turn(g: Any) -> Any:
+    return _attention(g, kv_head=lambda h: h % g.KV_HEADS)
+
+
+@known(
+    OF_ATTENTION,
+    "Query heads are divided by the wrong number (h // KV_HEADS). A KV head has GROUP of them: "
+    "h // GROUP.",
+)
+def _heads_by_kv_heads(g: Any) -> Any:
+    return _attention(g, kv_head=lambda h: h // g.KV_HEADS)
+
+
+@known(OF_ATTENTION, "Every query head reads KV head 0.")
+def _kv_head_0(g: Any) -> Any:
+    return _attention(g, kv_head=lambda _: 0)
+
+
+@known(
+    OF_ATTENTION,
+    "Every sequence reads the first one's table: the next row is table_stride further.",
+)
+def _first_table(g: Any) -> Any:
+    return _attention(g, row=lambda _: 0)
+
+
+@known(
+    OF_ATTENTION,
+    "The last tile is left out where it is not full: round up, and look for a guard that turns "
+    "NaN into 0.",
+)
+def _full_tiles_only(g: Any) -> Any:
+    return _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
+
+
+@known(OF_ATTENTION, "The sum so far is not corrected for a new maximum.")
+def _keeps_total(g: Any) -> Any:
+    return _uncorrected(g, "total")
+
+
+@known(OF_ATTENTION, "The output so far is not corrected for a new maximum.")
+def _keeps_acc(g: Any) -> Any:
+    return _uncorrected(g, "acc")
+
+
+@known(
+    OF_ATTENTION,
+    "Neither the sum nor the output so far is corrected for a new maximum.",
+)
+def _keeps_both(g: Any) -> Any:
+    return _uncorrected(g, "total", "acc")
+
+
+@known(OF_ATTENTION, "Places after the end count as scores of 0. They have to be minus infinity.")
+def _counts_zeros(g: Any) -> Any:
+    return _attention(g, lambda s, v: _softmax(_padded(s, g.TILE), _padded(v, g.TILE)))
+
+
+@known(OF_ATTENTION, "Only the first tile is read: where is the loop?")
+def _first_tile_only(g: Any) -> Any:
+    return _attention(g, length=lambda n: min(n, g.TILE))
+
+
+ONE_HEAD = {"heads": 1, "kv_heads": 1}
+LARGE_GROUP = {"lengths": (3,), "heads": 18, "kv_heads": 1}
+TILE_OF_16 = {"size": 8, "dim": 32, "tile": 16}
+LOUD: Cases = {  # the scores of the second head are twice as large
+    "11 keys, all scores near 1,000; the very first scores highest": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "loudest": 0,
+        "level": 1000.0,
+    },
+    "11 keys, all scores near 1,000; the very last scores highest": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "loudest": 10,
+        "level": 1000.0,
+    },
+    "11 keys, all scores near -1,000": {
+        "lengths": (11,),
+        "heads": 2,
+        "kv_heads": 1,
+        "level": -1000.0,
+    },
+}
+GROUPS: Cases = {
+    "Six query heads on three KV heads": {"lengths": (5,), "heads": 6, "kv_heads": 3},
+    "Two sequences, six query heads on two KV heads": {"lengths": (5, 3), "heads": 6},
+    "Eight query heads on two KV heads": {"lengths": (5,), "heads": 8},
+    "Three query heads on one KV head": {"lengths": (5,), "heads": 3, "kv_heads": 1},
+}
+THREE_SPLITS = {"splits": 3, **ONE_HEAD}
+WHOLE: Cases = {
+    "One sequence of 8 keys: one full tile of 8, two pages of 4": {"lengths": (8,), **ONE_HEAD},
+    "16 keys in two full tiles; the very first scores highest": {
+        "lengths": (16,),
+        "loudest": 0,
+        **ONE_HEAD,
+    },
+    "16 keys in two full tiles; the very last scores highest": {
+        "lengths": (16,),
+        "loudest": 15,
+        **ONE_HEAD,
+    },
+    "13 keys in tiles of 8; slots after the end hold NaN": {
+        "lengths": (13,),
+        "loudest": 0,
+        **ONE_HEAD,
+    },
+    "8 keys, four query heads on two KV heads": {"lengths": (8,)},
+    "Two sequences of 8 keys": {"lengths": (8, 8), **ONE_HEAD},
+    "Three sequences, four query heads on two KV heads": {},
+    **GROUPS,
+    **LOUD,
+    "20 and 3 keys of 32 dimensions in tiles of 16, pages of 8": {
+        "lengths": (20, 3),
+        "heads": 2,
+        **TILE_OF_16,
+    },
+    "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
+}
+puzzle(
+    "decode",
+    {
+        **WHOLE,
+        "6 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
+    },
+    OF_ATTENTION,
+    "A paged decode kernel: ragged lengths, shared heads, pages in any order, offsets beyond 2^31.",
+)
+puzzle(
+    "grouped",
+    {**WHOLE, "18 query heads on one KV head: 32 rows": LARGE_GROUP},
+    OF_ATTENTION,
+    "Each key is loaded once for the whole group, and two products do the arithmetic.",
+)
+
+# Puzzle 7: splits and their merge -----------------------------------------------------------------
+
+# First, as both give NaN: a large score is the reason, not an empty split.
+OF_SPLIT: Mistakes = {NO_MAXIMUM: OF_ATTENTION[NO_MAXIMUM]}
+
+
+def _merged(g: Any, weights: Callable[[Any, Any], Any], of_nothing: float = 0.0) -> Any:
+    """Return attention over thirds of each sequence, merged with other weights.
+
+    Args:
+        g: the puzzle's arguments.
+        weights: takes the logs of the thirds' sums of weights and their maxima, both [3].
+        of_nothing: the output of an empty third.
+    """
+
+    def end(scores: Any, values: Any) -> Any:
+        tiles = blocks_for(len(scores), g.TILE)
+        cuts = [third * tiles // 3 * g.TILE for third in (1, 2)]
+        outputs, logs, maxima = [], [], []
+        for s, v in zip(scores.tensor_split(cuts), values.tensor_split(cuts), strict=True):
+            outputs.append(_softmax(s, v) if len(s) else torch.full((g.DIM,), of_nothing))
+            at_least_one = torch.cat([s, torch.tensor([-math.inf])])
+            logs.append(at_least_one.logsumexp(0))
+            maxima.append(at_least_one.max())
+        return weights(torch.stack(logs), torch.stack(maxima)) @ torch.stack(outputs)
+
+    return _attention(g, end)
+
+
+@known(OF_SPLIT, "The parts are added up: each has to weigh as much as its softmax weights.")
+def _parts_added(g: Any) -> Any:
+    return _merged(g, lambda log, _: torch.ones_like(log))
+
+
+@known(OF_SPLIT, "The parts are averaged: each has to weigh as much as its softmax weights.")
+def _parts_averaged(g: Any) -> Any:
+    return _merged(g, lambda log, _: torch.full_like(log, 1 / 3))
+
+
+@known(OF_SPLIT, "The merged sum is not divided by the sum of the weights.")
+def _merge_not_divided(g: Any) -> Any:
+    return _merged(g, lambda log, _: (log - log.max()).exp())
+
+
+@known(
+    OF_SPLIT,
+    "The parts weigh exp(m): this loses how many keys a part has. The log is m + log(total).",
+)
+def _parts_weighed_by_maximum(g: Any) -> Any:
+    return _merged(g, lambda _, m: m.softmax(0))
+
+
+@known(OF_SPLIT, "The logs lack the maximum: a part's log is m + log(total).")
+def _logs_without_the_maximum(g: Any) -> Any:
+    def weights(log: Any, m: Any) -> Any:
+        of_total = torch.where(log.isinf(), log, log - m)  # minus infinity for an empty part
+        return of_total.softmax(0)
+
+    return _merged(g, weights)
+
+
+@known(OF_SPLIT, EMPTY_SPLIT)
+def _empty_split_is_nan(g: Any) -> Any:
+    return _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan)
+
+
+puzzle(
+    "split",
+    {
+        "24 keys, one split: its part is the output, so it has to be divided by its sum": {
+            "lengths": (24,),
+            "splits": 1,
+        },
+        "24 keys in three tiles of 8, three splits": {"lengths": (24,), **THREE_SPLITS},
+        "24 keys, three splits, the last key has the largest score": {
+            "lengths": (24,),
+            "loudest": 23,
+            **THREE_SPLITS,
+        },
+        "21 keys, three splits; slots after the end hold NaN": {"lengths": (21,), **THREE_SPLITS},
+        "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {
+            "lengths": (5,),
+            **THREE_SPLITS,
+        },
+        "Three sequences, four query heads on two KV heads, three splits": {"splits": 3},
+        **{
+            f"{title}, two splits": {**case, "splits": 2} for title, case in (GROUPS | LOUD).items()
+        },
+        "20 and 3 keys of 32 dimensions in tiles of 16, pages of 8, two splits": {
+            "lengths": (20, 3),
+            "heads": 2,
+            "splits": 2,
+            **TILE_OF_16,
+        },
+        "18 query heads on one KV head, two splits": {**LARGE_GROUP, "splits": 2},
+    },
+    OF_SPLIT | OF_ATTENTION,
+    "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "
+    "16,384 with 8 KV\nheads gets 49 splits, and 256 sequences with 2 KV heads get 1: they fill "
+    "the card by themselves.",
+)

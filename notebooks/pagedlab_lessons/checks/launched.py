@@ -1,0 +1,173 @@
+"""The check of notebook 07's puzzle 8: a reader's own kernels, and the function that launches them.
+
+The names and parameters of the kernels are the reader's. The check calls the function, watches what
+its programs load and store, and compares what it returns with attention. watched.py runs the
+kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pagedlab_lessons.checks import Wrong, exercise, shape
+from pagedlab_lessons.checks.kernel import (
+    GROUPS,
+    LARGE_GROUP,
+    LOUD,
+    OF_ATTENTION,
+    OF_SPLIT,
+    ONE_HEAD,
+)
+from pagedlab_lessons.checks.watched import (
+    FAR,
+    Cases,
+    Judged,
+    check_numbers,
+    check_stores,
+    run_watched,
+    try_cases,
+    verdict,
+)
+from pagedlab_lessons.puzzles import PUZZLES
+
+if TYPE_CHECKING:
+    from pagedlab_lessons.fence import Memory
+
+MAX_STEPS = 1_000_000  # of all kernels of a call in the interpreter
+LONG = {"size": 16, "heads": 2, "kv_heads": 1}
+CASES: Cases = {
+    "One sequence of 8 keys in two pages of 4": {"lengths": (8,), **ONE_HEAD},
+    "13 keys; slots past the end hold NaN": {"lengths": (13,), **ONE_HEAD},
+    "8 keys, four query heads on two KV heads": {"lengths": (8,)},
+    **GROUPS,
+    **LOUD,
+    "18 query heads on one KV head": LARGE_GROUP,
+    "9 keys of 32 dimensions in pages of 8": {"lengths": (9,), "size": 8, "dim": 32, **ONE_HEAD},
+    "Three sequences; the rows of the table are tables.stride(0) elements apart, more than its "
+    "width": {"wider": 3},
+    "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
+    "700 keys; the very last scores highest": {"lengths": (700,), "loudest": 699, **LONG},
+    "700 keys, all scores near 1,000; the very last scores highest": {
+        "lengths": (700,),
+        "loudest": 699,
+        "level": 1000.0,
+        **LONG,
+    },
+    "700 keys and 5 keys: most splits of the short sequence have no keys": {
+        "lengths": (700, 5),
+        **LONG,
+    },
+}
+
+
+@exercise
+def launch(answer: Any) -> str:
+    """my_attention(q, k_cache, v_cache, tables, seq_lens): attention by the reader's own kernels.
+
+    It runs in Triton's interpreter.
+    """
+    from pagedlab.kernels.runtime import INTERPRETED
+    from pagedlab_lessons.tracer import interpreted
+
+    if not INTERPRETED:
+        return verdict(interpreted("pagedlab_lessons.checks:check.launch", answer))
+    try_cases(CASES, partial(_try, answer))
+    return (
+        "Kernel, merge and launch: attention over pages from nothing but torch and triton. A long\n"
+        "sequence is shared by several programs, and each key is loaded once."
+    )
+
+
+def _try(answer: Callable[..., Any], far: bool = False, wider: int = 0, **case: Any) -> None:
+    """Call the reader's function once and judge what it did.
+
+    Args:
+        answer: the function.
+        far: add `FAR` to all page ids.
+        wider: elements after each row of the tables.
+        case: arguments of the puzzle's `given`.
+
+    Raises:
+        Wrong: If the function or a kernel does anything wrong.
+    """
+    from pagedlab_lessons.fence import Allocations, Memory
+
+    puzzle = PUZZLES["grouped"]
+    memory = Memory()
+    given = puzzle.given(**case)
+    expected = puzzle.expected(given)
+    arguments = _fenced(memory, given, far, wider)
+    returned: list[Any] = []
+
+    def call() -> None:
+        with Allocations(memory):
+            returned.append(answer(*arguments))
+
+    run_watched(memory, call, _kernels(answer), expected, MAX_STEPS)
+    out = returned[0]
+    _check_result(out, expected["out"], memory)
+    hint = ""
+    if wider:
+        hint = "The rows of the table are tables.stride(0) elements apart, not tables.shape[1]."
+    judged = Judged(memory, given, expected, {"out": out}, once=True)
+    check_numbers(judged, OF_SPLIT | OF_ATTENTION, hint)
+    _check_split(memory, max(case.get("lengths", (0,))))
+
+
+def _fenced(memory: Memory, given: dict[str, Any], far: bool, wider: int) -> list[torch.Tensor]:
+    """Put the function's arguments into watched memory, in their order.
+
+    Args:
+        memory: fences the tensors.
+        given: the puzzle's arguments.
+        far: add `FAR` to all page ids.
+        wider: elements after each row of the tables.
+    """
+    tables = given["tables"]
+    rows, width = tables.shape
+    wide = tables.new_zeros(rows, width + wider)
+    wide[:, :width] = tables + (FAR if far else 0)
+    offset = FAR * given["k_cache"][0].numel() if far else 0
+    return [
+        memory.put("q", given["q"]),
+        memory.put("k_cache", given["k_cache"], offset),
+        memory.put("v_cache", given["v_cache"], offset),
+        memory.put("tables", wide)[:, :width],
+        memory.put("seq_lens", given["seq_lens"]),
+    ]
+
+
+def _kernels(answer: Callable[..., Any]) -> dict[str, Any]:
+    """Return the Triton kernels that a function launches, by name."""
+    used = {name: answer.__globals__.get(name) for name in answer.__code__.co_names}
+    return {name: kernel for name, kernel in used.items() if hasattr(kernel, "fn")}
+
+
+def _check_result(out: Any, expected: torch.Tensor, memory: Memory) -> None:
+    """Raise `Wrong` unless the function returns a tensor of the right shape that a kernel wrote."""
+    wanted = f"a tensor {shape(expected)}"
+    if out is None:
+        raise Wrong("It returns None: is a `return` missing?", wanted, "None")
+    if not isinstance(out, torch.Tensor) or out.shape != expected.shape:
+        raise Wrong("It returns something of another shape.", wanted, shape(out))
+    if not any(memory.stores.values()):
+        raise Wrong("No kernel has stored anything: is it launched?", "a launch", "no store")
+    storage = out.untyped_storage().data_ptr()
+    for name, tensor in memory.tensors.items():
+        if tensor.untyped_storage().data_ptr() == storage:
+            if not memory.stores[name]:
+                message = "No kernel stores into the tensor that is returned."
+                raise Wrong(message, "stores into it", "none")
+            check_stores(memory, {name: out})
+
+
+def _check_split(memory: Memory, keys: int) -> None:
+    """Raise `Wrong` if one program reads a long sequence alone."""
+    programs = {load.program for load in memory.loads["k_cache"]}
+    if keys >= 700 and len(programs) < 2:
+        message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
+        raise Wrong(message, "2 programs or more load keys", f"only program {programs.pop()} does")

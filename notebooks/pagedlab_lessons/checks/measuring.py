@@ -1,0 +1,152 @@
+"""Checks of notebook 14: random arrivals, latencies, goodput, engines compared fairly."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pagedlab_lessons.checks import compared
+from pagedlab_lessons.measuring import OURS, Compared, Run
+
+
+@compared(
+    "Right: the gaps have the given rate on average, and many are shorter and few much longer, as "
+    "among people\nwho do not know of one another.",
+    [
+        (1.0, []),
+        (1.0, [0.0]),
+        (1.0, [0.5]),
+        (2.0, [0.5]),
+        (1.0, [0.5, 0.5]),
+        (0.5, [0.9]),
+        (10.0, [0.1, 0.9, 0.5, 0.0, 0.99]),
+        (60.0, [i / 97 for i in range(97)]),
+    ],
+    name="arrivals",
+)
+def arrivals(rate: float, uniforms: Sequence[float]) -> list[float]:
+    """The times at which requests arrive by a Poisson process, in seconds.
+
+    Args:
+        rate: requests a second, on average.
+        uniforms: a random number from 0 up to 1 for each request; u makes a gap of
+            -log(1 - u) / rate seconds.
+    """
+    times = []
+    now = 0.0
+    for u in uniforms:
+        now += -math.log(1 - u) / rate
+        times.append(now)
+    return times
+
+
+def _why_not_admission(arrived: float, admitted: float, times: Sequence[float]) -> str:
+    """Return what is wrong with an answer that first differs where a request has waited."""
+    if len(times) == 1 and admitted > arrived:
+        return "You started the clock at admission: the client does not know it."
+    return ""
+
+
+@compared(
+    "Right: both are what the client sees. The time in the queue is a part of the first, and the "
+    "longest wait\nbetween two tokens is the second.",
+    [
+        (0.0, 0.0, [1.0]),
+        (0.0, 0.5, [1.0]),
+        (2.0, 2.0, [3.0]),
+        (2.0, 2.5, [3.0]),
+        (0.0, 0.0, [1.0, 1.5]),
+        (0.0, 0.0, [4.0, 4.5]),
+        (0.0, 0.0, [1.0, 1.5, 3.5, 4.0]),
+        (8.0, 9.0, [9.5, 10.0, 10.0, 10.0, 14.0]),
+        (8.0, 9.5, [10.0, 14.0, 14.5, 14.5]),
+    ],
+    name="latencies",
+    why=_why_not_admission,
+)
+def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[float, float]:
+    """The time to first token and the longest gap between two tokens, in seconds.
+
+    Args:
+        arrived: when the client sent the request.
+        admitted: when the engine began to work on it.
+        times: when the client received each token, in order.
+    """
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return times[0] - arrived, max(gaps, default=0.0)
+
+
+@compared(
+    "Right: a request counts if both latencies are within their limits. Limits and length of the "
+    "run belong to\nthe number.",
+    [
+        ([], (1.0, 1.0), 1.0),
+        ([(0.5, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 0.5)], (1.0, 1.0), 2.0),
+        ([(2.0, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 2.0)], (1.0, 1.0), 1.0),
+        ([(1.0, 0.5)], (1.0, 1.0), 1.0),
+        ([(0.5, 1.0)], (1.0, 1.0), 1.0),
+        ([(2.0, 0.5)], (4.0, 1.0), 1.0),
+        ([(0.5, 2.0)], (1.0, 4.0), 1.0),
+        ([(0.5, 0.5)], (1.0, 1.0), 0.5),
+        ([(2.0, 0.5), (8.0, 0.5), (2.0, 2.0), (4.0, 1.0)], (4.0, 1.0), 8.0),
+    ],
+    name="goodput",
+)
+def goodput(
+    latencies: Sequence[tuple[float, float]], limits: Sequence[float], seconds: float
+) -> float:
+    """Requests per second that meet the limits on both latencies.
+
+    Args:
+        latencies: of each request the time to first token and the longest gap, in seconds.
+        limits: on these two, in seconds.
+        seconds: that the run took.
+    """
+    in_time = [first <= limits[0] and gap <= limits[1] for first, gap in latencies]
+    return sum(in_time) / seconds
+
+
+def _runs(*rows: tuple[str, str, str, float]) -> tuple[list[Run]]:
+    """Return a case: runs of one model, given as host, workload, engine and tokens a second."""
+    return ([Run(host, "0.5B", work, engine, rate) for host, work, engine, rate in rows],)
+
+
+@compared(
+    "Right: each ratio is of one host, one model and one workload, and the peer is the best one "
+    "there. Rows without\na peer, or without our engine, have no ratio.",
+    [
+        ([],),
+        _runs(("A", "chat", OURS, 8.0)),
+        _runs(("A", "chat", "vllm", 8.0)),
+        _runs(("A", "chat", OURS, 8.0), ("A", "chat", "vllm", 4.0)),
+        _runs(("A", "chat", OURS, 4.0), ("A", "chat", "vllm", 8.0)),
+        _runs(("A", "chat", OURS, 0.5), ("A", "chat", "llama.cpp", 0.25)),
+        _runs(("A", "chat", OURS, 8.0), ("A", "chat", "vllm", 2.0), ("A", "chat", "sglang", 4.0)),
+        _runs(("A", "chat", "sglang", 4.0), ("A", "chat", "vllm", 2.0), ("A", "chat", OURS, 8.0)),
+        _runs(("A", "chat", OURS, 8.0), ("B", "chat", "vllm", 4.0)),
+        _runs(("A", "chat", OURS, 8.0), ("A", "long", "vllm", 4.0)),
+        _runs(
+            ("A", "chat", OURS, 8.0),
+            ("A", "chat", "vllm", 4.0),
+            ("B", "chat", "vllm", 16.0),
+            ("B", "chat", OURS, 16.0),
+        ),
+        ([Run("A", "0.5B", "chat", OURS, 8.0), Run("A", "7B", "chat", "vllm", 4.0)],),
+    ],
+    name="fair_ratios",
+)
+def fair_ratios(runs: Sequence[Run]) -> dict[Compared, float]:
+    """Tokens a second of our engine over those of the best other engine.
+
+    A dict from `run.compared`, which is the run's host, model and workload.
+
+    Args:
+        runs: each has `host`, `model`, `workload`, `engine` and `tokens_per_s`.
+    """
+    ours = {run.compared: run.tokens_per_s for run in runs if run.engine == OURS}
+    best: dict[Compared, float] = {}
+    for run in runs:
+        if run.engine != OURS:
+            best[run.compared] = max(run.tokens_per_s, best.get(run.compared, 0.0))
+    return {row: rate / best[row] for row, rate in ours.items() if row in best}

@@ -1,0 +1,362 @@
+"""Checks of notebook 05: match and register, leaf before parent, the flaw of a naive cache.
+
+The two naive caches that the notebook runs are here too. Use neither: both serve foreign keys and
+values.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.prefix import PrefixCache, hash_chain
+from pagedlab_lessons.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compared,
+    exercise,
+    exercise_of_methods,
+    replay,
+    search,
+    trying,
+)
+
+A = [42788, 99149, *[0] * 6, 100989, 110250, *[0] * 6]
+B = [94153, 49592, *[0] * 6, 144702, 104073, *[0] * 6]
+"""Two different blocks with one xxh64 (seed 0, int32 ids): ac929a52ccb6c480."""
+
+
+class ChecksOwnTokens(PrefixCache):
+    """A naive prefix cache: chained xxh64 names; a hit is verified by the block's own tokens."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.named: dict[bytes, tuple[int, list[int]]] = {}  # name -> block, its own tokens
+
+    def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
+        return hash_chain(token_ids, self.pool.block_size, salt=salt)
+
+    def own(self, token_ids: Sequence[int], i: int) -> list[int]:
+        return list(token_ids[i * self.pool.block_size : (i + 1) * self.pool.block_size])
+
+    def match(self, token_ids: Sequence[int], salt: str | None = None) -> BlockTable:
+        table = BlockTable(self.pool)
+        for i, name in enumerate(self.names(token_ids[:-1], salt)):
+            block_id, tokens = self.named.get(name, (-1, []))
+            if tokens != self.own(token_ids, i):
+                break
+            table.block_ids.append(self.pool.share(block_id))
+            table.num_tokens += self.pool.block_size
+        return table
+
+    def register(
+        self, table: BlockTable, token_ids: Sequence[int], salt: str | None = None
+    ) -> None:
+        for i, name in enumerate(self.names(token_ids, salt)):
+            if self.named.get(name, (-1, []))[1] != self.own(token_ids, i):
+                self.pool.keep(table.block_ids[i])
+                self.named[name] = table.block_ids[i], self.own(token_ids, i)
+
+    def lost(self, block_id: int) -> None:
+        self.named = {name: entry for name, entry in self.named.items() if entry[0] != block_id}
+
+
+class ForgetsThePast(ChecksOwnTokens):
+    """Names a block by its own tokens, as if keys and values did not depend on earlier ones."""
+
+    def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
+        blocks = [self.own(token_ids, i) for i in range(len(token_ids) // self.pool.block_size)]
+        return [hash_chain(block, self.pool.block_size, salt=salt)[0] for block in blocks]
+
+
+class _Computed(NamedTuple):
+    """The table of a prompt after its prefill, and the tokens that were found in the cache."""
+
+    table: Any
+    found: int
+
+
+class Served:
+    """Prompts served through a cache, with a memory that knows whose KV each block holds.
+
+    A block's contents are the salt and all tokens from the prompt's first to the block's last: keys
+    and values depend on these.
+
+    Args:
+        new_cache: makes a cache from a pool.
+        num_blocks: of the pool.
+        block_size: of the pool.
+    """
+
+    def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        self.cache = new_cache(self.pool)
+        self.memory: dict[int, str] = {}  # the contents of each block
+
+    def serve(self, *prompts: Sequence[int], salt: str | None = None) -> int:
+        """Look up all prompts and compute the rest, before the first one is registered.
+
+        Args:
+            prompts: token ids.
+            salt: of all of them.
+
+        Returns:
+            The number of tokens that were found.
+
+        Raises:
+            Wrong: If the cache returns foreign KV or breaks another rule.
+        """
+        computed = [self._compute(list(prompt), salt) for prompt in prompts]
+        for prompt, (table, _) in zip(prompts, computed, strict=True):
+            self._register(table, list(prompt), salt)
+        for table, _ in computed:
+            table.free()
+        message = "Once every table is freed, no block may be in use."
+        with trying(message=message, expected="every count zero"):
+            self.pool.check([])
+        return sum(found for _, found in computed)
+
+    together = serve  # the name for several
+
+    def _compute(self, token_ids: list[int], salt: str | None) -> _Computed:
+        """Match a prompt and compute what is missing; all blocks found must be the prompt's own."""
+        size = self.pool.block_size
+        table = self.cache.match(list(token_ids), salt=salt)
+        if not isinstance(table, BlockTable):
+            raise Wrong("match must return a BlockTable.", "a BlockTable", table)
+        found = table.num_tokens
+        full = size * len(table.block_ids)
+        agree(full, found, "match returns full blocks.", "num_tokens {}".format)
+        if found >= len(token_ids):
+            message = "The last token must be left to compute."
+            raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
+        contents = self._contents(token_ids, salt)
+        for block_id, wanted in zip(table.block_ids, contents, strict=False):
+            agree(
+                wanted, self.memory[block_id], f"Block {block_id} has KV of a different past.", str
+            )
+        table.append(len(token_ids) - found)
+        first = found // size
+        self.memory |= zip(table.block_ids[first:], contents[first:], strict=True)
+        return _Computed(table, found)
+
+    def _contents(self, token_ids: list[int], salt: str | None) -> list[str]:
+        """Return what each block of a prompt holds, in words."""
+        size = self.pool.block_size
+        under = "" if salt is None else f" under salt {salt!r}"
+        ends = range(size, len(token_ids) + size, size)
+        return [f"computed for {token_ids[:end]}{under}" for end in ends]
+
+    def _register(self, table: BlockTable, token_ids: list[int], salt: str | None) -> None:
+        """Register a prompt.
+
+        Afterwards all its full blocks must be found, and known names must be those of the same
+        blocks as before.
+        """
+        before = self._found(token_ids, salt)
+        self.cache.register(table, list(token_ids), salt=salt)
+        after = self._found(token_ids, salt)
+        full = len(token_ids) // self.pool.block_size
+        message = (
+            "register gives a known hash another block. The first block keeps it: of two equal "
+            "blocks only one is found."
+        )
+        words = "the known hashes are those of blocks {}".format
+        agree(before, after[: len(before)], message, words)
+        if len(after) < full:
+            message = "A longer prompt must find every full block that was just registered."
+            raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
+
+    def _found(self, token_ids: list[int], salt: str | None) -> list[int]:
+        """Return the blocks that a prompt with one more token finds now."""
+        table = self.cache.match([*token_ids, 0], salt=salt)
+        block_ids = list(table.block_ids)
+        table.free()
+        return block_ids
+
+
+_PROMPTS = [
+    [1, 1, 9],
+    [1, 1, 2, 2, 9],
+    [2, 2, 9],
+    [2, 2, 2, 2, 9],
+    [3, 3, 2, 2, 9],
+    [1, 1],
+    [1, 1, 2, 2, 4, 4, 9],
+]
+# In six blocks: two prompts share a beginning, which is kept once. It is evicted, and the blocks
+# after it stay.
+_ORPHAN = [
+    "together([1, 1, 2, 2, 9], [1, 1, 3, 3, 9])",
+    "serve([2, 2, 2, 2, 9])",
+    "serve([3, 3, 2, 2, 9])",
+    "serve([1, 1, 3, 3, 9])",
+]
+# In six blocks: the last but one evicts the longest unused block. Those before and after it stay.
+_ONE_LOST = [
+    *(f"serve({prompt})" for prompt in ([2, 2, 9], [1, 1, 9], [3, 3, 2, 2, 9], [2, 2, 2, 2, 9])),
+    "serve([1, 1, 9], salt='x')",
+    "serve([2, 2, 2, 2, 9])",
+]
+_CACHE_OPERATIONS = [
+    *(f"serve({prompt})" for prompt in _PROMPTS),
+    "serve([1, 1, 9], salt='x')",
+    "serve([1, 1, 9], salt='y')",
+    "serve([1, 1, 9], salt='')",
+    "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])",
+    *_ORPHAN,
+]
+
+
+def cache_trial(
+    cache_class: type, num_blocks: int, block_size: int = 2, exact: bool = True
+) -> Trial:
+    """Drive a reader's cache beside `PrefixCache`.
+
+    Args:
+        cache_class: the reader's.
+        num_blocks: of each pool.
+        block_size: of each pool.
+        exact: whether both must find the same; which block is evicted is the cache's choice.
+    """
+    yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, {block_size}))"
+    mine = Served(cache_class, num_blocks, block_size)
+    right = Served(PrefixCache, num_blocks, block_size)
+    choices = list(dict.fromkeys(_CACHE_OPERATIONS))
+    while True:
+        operation = yield choices
+        got = eval(f"server.{operation}", {"server": mine})  # noqa: S307 - one of `choices`
+        expected = eval(f"server.{operation}", {"server": right})  # noqa: S307
+        if exact:
+            message = f"{operation} finds another number of tokens."
+            agree(expected, got, message, "{} tokens".format)
+
+
+@exercise_of_methods("match", "register")
+def prefix_cache(answer: type) -> str:
+    """A class with match(token_ids, salt) and register(table, token_ids, salt).
+
+    It is made with a pool, the real one.
+    """
+    evicts = partial(cache_trial, answer, 6, exact=False)
+    starts = [partial(cache_trial, answer, 64), evicts, partial(cache_trial, answer, 64, 3)]
+    search(starts, sequences=200, walks=24, length=12)
+    replay(evicts, _ORPHAN)
+    replay(partial(cache_trial, answer, 6), _ONE_LOST)
+    return (
+        "Your cache finds what ours finds, never a block with another past, and keeps no unused "
+        "block from the pool.\nIn a pool of six blocks, where almost every request evicts one, it "
+        "stays right."
+    )
+
+
+class _Cached(NamedTuple):
+    """When each block was last used, and its parent; a parent is used whenever its child is."""
+
+    last_used: dict[int, int]
+    parent: dict[int, int | None]
+
+
+_SMALL_CACHES = [
+    _Cached({4: 1}, {4: None}),
+    _Cached({4: 1, 2: 1}, {4: None, 2: 4}),
+    _Cached({4: 2, 2: 1}, {4: None, 2: None}),
+    _Cached({4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}),
+    _Cached({4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}),
+]
+
+
+def _random_cache(chance: random.Random) -> _Cached:
+    """Return a tree of blocks, used in random order."""
+    blocks = chance.sample(range(40), chance.randint(2, 8))
+    tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
+    last_used: dict[int, int] = {}
+    for time in range(1, chance.randint(3, 7)):
+        block: int | None = chance.choice(blocks)
+        while block is not None:
+            last_used[block] = time
+            block = tree[block]
+    return _Cached(last_used, {block: tree[block] for block in last_used})
+
+
+def _caches() -> list[_Cached]:
+    chance = random.Random(2)
+    return [*_SMALL_CACHES, *(_random_cache(chance) for _ in range(60))]
+
+
+def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+    parents = {parent[block_id] for block_id in last_used}
+    leaves = [block_id for block_id in last_used if block_id not in parents]
+    return min(leaves, key=last_used.__getitem__)
+
+
+def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
+    """Return why the right block is evicted first."""
+    right = _oldest_leaf(last_used, parent)
+    oldest = min(last_used.values())
+    for block_id, time in last_used.items():
+        child = next((one for one in last_used if parent[one] == block_id), None)
+        if time == oldest and child is not None:
+            return (
+                f"Block {block_id} is the parent of block {child}, which is cached. "
+                f"Of the leaves, block {right} was used first: evict {right} first."
+            )
+    return f"Of the leaves, block {right} was used first: evict {right} first."
+
+
+@compared(
+    "Right in all {} caches tried: the evicted block is never one that others need to be found.",
+    _caches(),
+    why=_why_evicted,
+)
+def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+    """The cached block to evict next: the least recently used of those without a child."""
+    return _oldest_leaf(last_used, parent)
+
+
+@exercise
+def foreign_kv(answer: Sequence[str]) -> str:
+    """Requests after which `ChecksOwnTokens` serves foreign KV.
+
+    A list of strings over the blocks A, B and T, such as ["A", "AT"].
+    """
+    blocks = {"A": A, "B": B, "T": list(range(100, 116))}
+    requests = _requests_of(answer, blocks)
+    server = Served(ChecksOwnTokens, 16 * len(requests) + 256, 16)
+    steps = []
+    for number, request in enumerate(requests, 1):
+        token_ids = [token for name in request for token in blocks[name]]
+        try:
+            # One token more, so that the last block can be found too.
+            found = server.serve([*token_ids, 7])
+        except Wrong:
+            return (
+                f"Request {number}, {request}, gets a block with a different past. Its hash is "
+                "right, since A and B\nhave one hash and so have all blocks after them; its own "
+                "tokens are right; the tokens before it are not."
+            )
+        steps.append(f"{request}: {found // 16} of {len(request)} blocks found, all right")
+    raise Wrong(
+        "The cache served every request KV of its own past.",
+        "a foreign block is served",
+        f"none in {number} requests",
+        *steps[-6:],
+    )
+
+
+def _requests_of(answer: Any, blocks: Mapping[str, Any]) -> list[str]:
+    """Return the requests if each is a string of names of blocks."""
+    if isinstance(answer, str):
+        message = "One string is one request: put the requests into a list."
+        raise Wrong(message, "a list", repr(answer))
+    is_list = isinstance(answer, Sequence)
+    if not is_list or not answer or not all(_is_request(one, blocks) for one in answer):
+        message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
+        raise Wrong(message, "a list of strings", repr(answer))
+    return list(answer)
+
+
+def _is_request(one: Any, blocks: Mapping[str, Any]) -> bool:
+    return isinstance(one, str) and bool(one) and set(one) <= set(blocks)

@@ -1,0 +1,513 @@
+"""Checks of notebook 09: a scheduler of eleven lines, the edge of a block, swap or recompute, the
+victim, a queue without starvation.
+
+`ToyEngine` runs a scheduler without a model. `FirstThatFits` is the scheduler that starves large
+requests.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from itertools import count, product
+from typing import Any
+
+from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.sampling_params import SamplingParams
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
+from pagedlab_lessons.checks import (
+    Trial,
+    Wrong,
+    agree,
+    compare,
+    compared,
+    exercise,
+    replay,
+    search,
+    trying,
+)
+
+PATIENCE = 3  # how often the first in the queue may be passed
+
+
+class ToyEngine:
+    """A scheduler at work, without a model: a sequence's next token is a number.
+
+    It has what `trace.Recorder` asks of an engine. A swap changes tables only.
+
+    Args:
+        scheduler: the scheduler's class.
+        num_blocks: of the pool.
+        block_size: of the pool.
+        options: the scheduler's.
+    """
+
+    def __init__(
+        self,
+        scheduler: type[Scheduler] = Scheduler,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        **options: Any,
+    ) -> None:
+        self.pool = BlockPool(num_blocks, block_size)
+        roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8}
+        self.scheduler = scheduler(self.pool, **roomy | options)
+        self.plan = self.scheduler.plan  # the latest step's
+        self._ids = count()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after every step; call what is returned to stop."""
+        self._callbacks.append(callback)
+        subscription = ExitStack()
+        subscription.callback(self._callbacks.remove, callback)
+        return subscription.close
+
+    def sequences(self) -> list[Sequence]:
+        """Return the sequences that hold blocks."""
+        return [each for each in self.scheduler.running if each.table.block_ids]
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Return the text of tokens: token i is the word "i"."""
+        return "".join(f" {i}" for i in token_ids)
+
+    def add(self, prompt: int, new: int) -> Sequence:
+        """Queue a sequence with these numbers of prompt tokens and of new ones."""
+        table = BlockTable(self.pool)
+        params = SamplingParams(max_tokens=new)
+        ids = list(range(prompt))
+        sequence = Sequence(next(self._ids), table, ids, prompt, params, max_tokens=new)
+        self.scheduler.check(sequence)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> Plan:
+        """Run one step, if there is anything to do."""
+        plan = self.scheduler.schedule()
+        self.plan = plan
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.is_last:
+                sequence.token_ids.append(chunk.stop)
+                if sequence.has_last_token:
+                    sequence.finish_reason = "length"
+                    self.scheduler.remove(sequence)
+        for callback in tuple(self._callbacks if plan.chunks else ()):
+            callback()
+        return plan
+
+    def run(self) -> None:
+        """Run steps until no sequence is left."""
+        while self.step().chunks:
+            pass
+
+
+class Continuous(Scheduler):
+    """Right: admits first come, first served, and computes all tokens that are known.
+
+    It has no budget of tokens, and it does not preempt: enough blocks must be free.
+    """
+
+    def schedule(self) -> Plan:
+        """Plan the next step."""
+        self.plan = Plan()
+        while (
+            self.waiting
+            and len(self.running) < self.max_sequences
+            and self.may_admit(self.waiting[0])
+        ):
+            self.running.append(self.waiting.popleft())
+        for sequence in self.running:
+            start = sequence.table.num_tokens
+            stop = len(sequence.token_ids)
+            sequence.table.append(stop - start)
+            self.plan.chunks.append(Chunk(sequence, start, stop))
+        return self.plan
+
+
+class FirstThatFits(Scheduler):
+    """Fills every gap, and lets a large request wait as long as small ones arrive."""
+
+    def next_waiting(self) -> Sequence:
+        """Return the first waiting sequence that fits."""
+        fitting = (sequence for sequence in self.waiting if self.may_admit(sequence))
+        return next(fitting, self.waiting[0])
+
+
+class Patient(Scheduler):
+    """Right: the first in the queue is passed `PATIENCE` times and no more."""
+
+    passed = 0
+
+    def next_waiting(self) -> Sequence:
+        """Return the first sequence that fits; the very first after `PATIENCE` others."""
+        first = self.waiting[0]
+        if self.may_admit(first):
+            self.passed = 0
+        elif self.passed < PATIENCE:
+            for sequence in self.waiting:
+                if self.may_admit(sequence):
+                    self.passed += 1
+                    return sequence
+        return first
+
+
+_SIZES = {"s": 6, "m": 10, "L": 30}  # prompt tokens: with 3 new ones, 2, 3 and 8 blocks of 4
+_QUEUE_OPERATIONS = [
+    "step()",
+    "arrive('s')",
+    "arrive('sL')",
+    "arrive('sLssss')",
+    "arrive('sLms')",
+    "step(12)",
+]
+
+# In sixteen blocks small requests fit beside a large one, so two large ones are passed in turn.
+_TWO_LARGE = [
+    "arrive('sLms')",
+    "arrive('s')",
+    "arrive('sL')",
+    "arrive('sLms')",
+    "arrive('sLms')",
+    "step(12)",
+]
+
+
+def queue_trial(answer: type[Scheduler], num_blocks: int) -> Trial:
+    """Drive the reader's scheduler beside `Patient`, on the same arrivals.
+
+    No request grows beyond its blocks, so none is preempted.
+    """
+    blocks = f"{num_blocks} blocks of 4"
+    yield f"LLM(scheduler={answer.__name__}), {blocks}; for 3 steps s takes 2, m 3, L 8"
+
+    class Mine(answer):  # type: ignore[misc, valid-type]
+        def next_waiting(self) -> Sequence:
+            chosen = super().next_waiting()
+            if not isinstance(chosen, Sequence):
+                message = "next_waiting returns a sequence, whether it fits or not."
+                raise Wrong(message, "one of self.waiting", chosen)
+            return chosen
+
+    mine = ToyEngine(Mine, num_blocks)
+    right = ToyEngine(Patient, num_blocks)
+    while True:
+        operation = yield _QUEUE_OPERATIONS
+        before = _front_of_queue(right.scheduler)
+        got = _admitted(mine, operation)
+        expected = _admitted(right, operation)
+        message = (
+            f"{operation} admits other requests. The first in the queue is passed {PATIENCE} times "
+            f"at most, and only if it does not fit.\n{before}"
+        )
+        agree(expected, got, message, "admits {}".format)
+
+
+def _front_of_queue(scheduler: Any) -> str:
+    """Say which request is the first in the queue of a `Patient`, and how often it was passed."""
+    if not scheduler.waiting:
+        return "Before it, the queue is empty."
+    first = scheduler.waiting[0].name
+    return f"Before it, {first} is the first and has been passed {scheduler.passed} times."
+
+
+def _admitted(engine: ToyEngine, operation: str) -> list[str]:
+    """Carry out one of `_QUEUE_OPERATIONS`; return the requests that were admitted."""
+    verb, argument = operation.rstrip("')").split("(")
+    if verb == "arrive":
+        for kind in argument.lstrip("'"):
+            engine.add(_SIZES[kind], 3)
+        return []
+    admitted = []
+    for _ in range(int(argument or 1)):
+        admitted += [sequence.name for sequence in engine.step().admitted]
+    return admitted
+
+
+_SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
+
+
+def schedule_trial(answer: type[Scheduler], num_blocks: int, max_sequences: int) -> Trial:
+    """Drive the reader's scheduler beside `Continuous`, on the same arrivals.
+
+    No request grows beyond its first blocks, so no request has to be preempted.
+    """
+    yield f"LLM(scheduler={answer.__name__}, {max_sequences=}), {num_blocks} blocks of 4"
+
+    mine = ToyEngine(answer, num_blocks, max_sequences=max_sequences)
+    right = ToyEngine(Continuous, num_blocks, max_sequences=max_sequences)
+    while True:
+        operation = yield _SCHEDULE_OPERATIONS
+        expected = _planned(right, operation)
+        got = _planned(mine, operation)
+        message = (
+            f"{operation} computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; each "
+            "line is a step."
+        )
+        agree(expected, got, message, "\n".join)
+
+
+def _planned(engine: ToyEngine, operation: str) -> list[str]:
+    """Carry out an operation; return a line for each step, with the tokens that it computes."""
+    verb, argument = operation.rstrip("')").split("(")
+    if verb == "arrive":
+        for kind in argument.lstrip("'"):
+            engine.add(_SIZES[kind], 3)
+        return []
+    return [_one_plan(engine) for _ in range(int(argument or 1))]
+
+
+def _one_plan(engine: ToyEngine) -> str:
+    """Run one step, and say which tokens it computes.
+
+    Raises:
+        Wrong: If `schedule` returns no plan, or a token in it has no slot.
+    """
+    schedule = engine.scheduler.schedule
+
+    def checked() -> Plan:
+        plan = schedule()
+        if not isinstance(plan, Plan):
+            raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
+        for chunk in plan.chunks:
+            _check_slots(chunk)
+        return plan
+
+    engine.scheduler.schedule = checked  # type: ignore[method-assign]
+    try:
+        chunks = engine.step().chunks
+    finally:
+        engine.scheduler.schedule = schedule  # type: ignore[method-assign]
+    tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in chunks)
+    return " ".join(tokens) or "nothing"
+
+
+def _check_slots(chunk: Chunk) -> None:
+    """Check that the table ends where the chunk ends.
+
+    Raises:
+        Wrong: If the table has more slots than that, or fewer.
+    """
+    name = chunk.sequence.name
+    slots = chunk.sequence.table.num_tokens
+    if slots == chunk.stop:
+        return
+    if slots > chunk.stop:
+        message = (
+            f"{name}'s table has {slots} slots, but its chunk ends before token {chunk.stop}. "
+            "`stop` is exclusive (the step\ncomputes start to stop - 1), and append only the "
+            "tokens that have no slot yet."
+        )
+    else:
+        message = "A token that is computed needs a slot: append to the sequence's table."
+    raise Wrong(message, f"{chunk.stop} slots for {name}", f"{slots} slots")
+
+
+@exercise
+def schedule(answer: type[Scheduler]) -> str:
+    """A Scheduler with schedule(self): continuous batching while enough blocks are free.
+
+    It admits waiting requests in order, while a slot is free and `may_admit` is true. Then each
+    running request gets slots for all its tokens that have none, and a chunk with them.
+    """
+    _check_subclass(answer)
+    if answer.schedule is Scheduler.schedule:
+        raise Wrong(
+            "Your class inherits schedule. Write it.", "def schedule(self): ...", "no schedule"
+        )
+    # Blocks are short in the first, places in the second.
+    starts = [partial(schedule_trial, answer, *limits) for limits in ((10, 3), (40, 2))]
+    search(starts, sequences=300, walks=60, length=16)
+    return (
+        "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
+        "and the next is\nadmitted in the same step."
+    )
+
+
+def _check_subclass(answer: Any) -> None:
+    if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
+        raise Wrong("Give a subclass of Scheduler.", "class ...(Scheduler)", repr(answer))
+
+
+@exercise
+def patient(answer: type[Scheduler]) -> str:
+    """A Scheduler with next_waiting(self): the first request that fits.
+
+    The first in the queue is passed three times at most.
+    """
+    _check_subclass(answer)
+    search([partial(queue_trial, answer, 10)], sequences=300, walks=60, length=16)
+    replay(partial(queue_trial, answer, 16), _TWO_LARGE)
+    return (
+        "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
+        f"is passed\n{PATIENCE} times at most, however many small requests arrive."
+    )
+
+
+class Cheapest(Scheduler):
+    """Right: of all sequences but the oldest, preempt the one that loses the fewest tokens."""
+
+    def victim(self) -> Sequence:
+        """Return the sequence to preempt; the later one of two that lose as many.
+
+        A sequence without a block is never chosen.
+        """
+        others = [each for each in reversed(self.running[1:]) if each.table.num_tokens]
+        return min(others, key=_tokens_lost, default=self.running[0])
+
+
+def _tokens_lost(sequence: Sequence) -> int:
+    return sequence.table.num_tokens
+
+
+def _victim_if_computed(policy: type[Scheduler], *computed: int) -> Any:
+    """Return which of the running sequences a policy preempts.
+
+    Args:
+        policy: the scheduler.
+        computed: tokens computed of each, in the order of their arrival.
+    """
+    engine = ToyEngine(policy)
+    for tokens in computed:
+        # Prompts in chunks: of one length, computed up to here.
+        engine.add(44, 4).table.append(tokens)
+    engine.scheduler.running += engine.scheduler.waiting
+    engine.scheduler.waiting.clear()
+    chosen = engine.scheduler.victim()
+    return chosen.name if isinstance(chosen, Sequence) else chosen
+
+
+def _why_victim(*computed: int) -> str:
+    """Return why this request is the victim, a sentence a line.
+
+    Args:
+        computed: tokens computed of each request, in the order of their arrival.
+    """
+    younger = list(enumerate(computed))[1:]
+    lines = [
+        f"r{number} holds no block: preempting it frees nothing."
+        for number, tokens in younger
+        if not tokens
+    ]
+    holding = [f"r{number} {tokens}" for number, tokens in younger if tokens]
+    if holding:
+        lines.append(f"Computed tokens of the others that hold blocks: {', '.join(holding)}.")
+    else:
+        lines.append("No other request holds a block, so the oldest is left: r0.")
+    return "\n".join(lines)
+
+
+@exercise
+def victim(answer: type[Scheduler]) -> str:
+    """A Scheduler with victim(self): the running request that loses the fewest tokens.
+
+    It never chooses the oldest request, nor one without a block.
+    """
+    _check_subclass(answer)
+
+    def victim_if_computed(*computed: int) -> Any:
+        return _victim_if_computed(answer, *computed)
+
+    cases = [
+        (5,),
+        (5, 3),
+        (3, 5),
+        (2, 9, 4),
+        (2, 4, 9),
+        (5, 2, 3),
+        (1, 6, 6),
+        (7, 0, 5),
+        (2, 0, 8, 3),
+        (9, 0),
+        (30, 8, 12, 8, 40),
+    ]
+    compare(victim_if_computed, partial(_victim_if_computed, Cheapest), cases, _why_victim)
+    return (
+        "The oldest request is never preempted, so one always finishes; of the others the one is "
+        "preempted\nwhose work is the cheapest to do again."
+    )
+
+
+# Tokens, bytes of KV a token, bytes a second, parameters, operations a second.
+_SWAP_CASES = [
+    (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
+    (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
+    (1, 1000, 1e9, 1e6, 1e12),
+    (1, 1000, 2e9, 1e6, 1e12),
+    (1, 1000, 0.5e9, 1e6, 1e12),
+    (100, 1500, 1e9, 1e6, 1e12),
+    (100, 700, 1e9, 1e6, 1e12),
+    (100, 1500, 1e9, 2e6, 1e12),
+    (100, 1000, 1e9, 1e6, 0.7e12),
+    (100, 1000, 1e9, 1e6, 1.5e12),
+]
+
+
+@exercise
+def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
+    """swap_or_recompute(tokens, kv_bytes, bandwidth, parameters, flops): "swap" or "recompute".
+
+    The shorter one of: moving the KV of these tokens out and back, or their forward pass again.
+    """
+    for tokens, kv_bytes, bandwidth, parameters, flops in _SWAP_CASES:
+        moved = 2 * tokens * kv_bytes / bandwidth
+        computed = 2 * tokens * parameters / flops
+        expected = "swap" if moved < computed else "recompute"
+        line = (
+            f"swap_or_recompute({tokens=}, {kv_bytes=}, {bandwidth=:g}, {parameters=:g}, "
+            f"{flops=:g})"
+        )
+        with trying(line, expected=expected):
+            got = answer(tokens, kv_bytes, bandwidth, parameters, flops)
+            if got != expected:
+                times = f"swap takes {1000 * moved:.4g} ms, recompute {1000 * computed:.4g} ms"
+                raise Wrong("Not the shorter one:", f"{expected!r}: {times}", repr(got))
+    return (
+        "Right on all of them. The number of tokens cancels: what decides is bytes of KV a token "
+        "over the\nbandwidth, against parameters over the arithmetic."
+    )
+
+
+def _why_preempt(held: list[int], free: int, block_size: int) -> str:
+    """Return which sequences need a new block, a line for each, and how many blocks are free."""
+    if not held:
+        return "No sequence is running, so no block is needed."
+    lines = []
+    needed = 0
+    for tokens in held:
+        left = -tokens % block_size
+        unit = "token" if tokens == 1 else "tokens"
+        stored = f"{tokens} {unit} in blocks of {block_size}"
+        if left:
+            slots = "1 slot is left" if left == 1 else f"{left} slots are left"
+            lines.append(f"{stored}: {slots}, so no new block.")
+        else:
+            needed += 1
+            lines.append(f"{stored}: no slot is left, so a new block.")
+    lines.append(f"New blocks: {needed}. Free blocks: {free}.")
+    return "\n".join(lines)
+
+
+@compared(
+    "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
+    "more, and no other does.",
+    [
+        *(([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)),
+        *(
+            ([*pair], free, 4)
+            for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2)
+            for free in (0, 1, 2)
+        ),
+        *(
+            ([tokens], 0, size)
+            for size in (1, 2, 16)
+            for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)
+        ),
+        ([], 0, 4),
+        ([16, 32, 48, 15, 17], 2, 16),
+        ([16, 32, 48, 15, 17], 3, 16),
+    ],
+    why=_why_preempt,
+)
+def must_preempt(held: list[int], free: int, block_size: int) -> bool:
+    """Whether one more token for each sequence takes more blocks than are free."""
+    return sum(tokens % block_size == 0 for tokens in held) > free

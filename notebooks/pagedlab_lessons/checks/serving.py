@@ -1,0 +1,297 @@
+"""Checks of notebook 13: the loop that owns the engine, and the salt against the side channel."""
+
+import queue
+import random
+import re
+from collections.abc import Callable
+from functools import partialmethod
+from itertools import product
+from math import log2
+from string import ascii_lowercase
+from typing import NamedTuple
+
+from pagedlab.prefix import PrefixCache
+from pagedlab_lessons.checks import StillRunning, Wrong, agree, exercise, explain, trying
+from pagedlab_lessons.checks.prefix import Served
+from pagedlab_serve.engine_thread import run_loop
+
+# The loop -----------------------------------------------------------------------------------------
+
+
+class Arrival(NamedTuple):
+    """A message in a script: its name, the step before which it arrives, the steps it asks for.
+
+    A message that asks for no step, such as a look at the metrics, has 0. `NONE` is None, which
+    means stop; it also comes after all other messages.
+    """
+
+    name: str
+    at: int
+    steps: int
+
+
+NONE = "None"
+
+
+class Desk:
+    """An inbox and an engine in one, and a diary of what a loop does with them.
+
+    Time passes in `step`, and while the loop sleeps in `get`.
+
+    Args:
+        script: the messages, in the order of their arrival.
+    """
+
+    def __init__(self, script: list[Arrival]) -> None:
+        self.coming = list(script)
+        self.taken: list[str] = []  # taken out of the inbox and not run yet
+        self.left: dict[str, int] = {}  # steps left of each request
+        self.now = 0
+        self.idle_looks = 0
+        self.ended = False  # whether None was taken
+        self.diary: list[str] = []
+
+    def _has_message(self) -> bool:
+        return bool(self.coming) and self.coming[0].at <= self.now
+
+    def _is_over(self) -> bool:
+        return not (self.coming or self.taken or self.left)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
+        """Return a message, as `queue.SimpleQueue.get` does; once, after all of them, None."""
+        if self._is_over() and not self.ended:
+            self._end()
+            return None
+        if not self._has_message() and block:
+            self._sleep()
+        if not self._has_message():
+            self._look()
+            raise queue.Empty
+        arrival = self.coming.pop(0)
+        if arrival.name == NONE:
+            self._end()
+            return None
+        self.taken.append(arrival.name)
+        return lambda: self._run(arrival)
+
+    get_nowait = partialmethod(get, block=False)
+
+    def _end(self) -> None:
+        self.ended = True
+        self.diary.append(NONE)
+
+    def _sleep(self) -> None:
+        """Wait for the next message, if one can come while the loop sleeps."""
+        if self.ended:
+            raise StillRunning("it waits at the inbox after None, which means stop")
+        if self.left:
+            names = ", ".join(self.left)
+            raise StillRunning(f"it waits at the inbox while {names} has tokens to come")
+        if self.taken:
+            raise StillRunning("it waits at the inbox with a message that it has not run")
+        self.now = self.coming[0].at
+
+    def _look(self) -> None:
+        """Count looks into an empty inbox by a loop that has nothing to do."""
+        if not self.left and not self.taken:
+            self.idle_looks += 1
+        if self.idle_looks > 20:
+            raise StillRunning(
+                "with nothing to do it looks into the inbox again and again, and keeps a core busy"
+            )
+
+    def empty(self) -> bool:
+        """Return whether there is nothing to take, as `queue.SimpleQueue.empty` does."""
+        none_is_left = self._is_over() and not self.ended
+        if self._has_message() or none_is_left:
+            return False
+        self._look()
+        return True
+
+    def _run(self, arrival: Arrival) -> None:
+        self.diary.append(arrival.name)
+        self.taken.remove(arrival.name)
+        if arrival.steps:
+            self.left[arrival.name] = arrival.steps
+
+    def busy(self) -> bool:
+        """Return whether a request is not finished."""
+        return bool(self.left)
+
+    def step(self) -> None:
+        """Generate one token for each request."""
+        self.diary.append(f"step({', '.join(self.left)})")
+        if len(self.diary) > 60:
+            raise StillRunning("it calls step() although no request is unfinished")
+        self.left = {name: steps - 1 for name, steps in self.left.items() if steps > 1}
+        self.now += 1
+
+
+_SCRIPTS = [
+    [],
+    [Arrival("A", 0, 2)],
+    [Arrival("A", 3, 1)],
+    [Arrival("A", 0, 1), Arrival("B", 0, 1)],
+    [Arrival("A", 0, 2), Arrival("B", 1, 1)],
+    [Arrival("A", 0, 1), Arrival("B", 5, 1)],
+    [Arrival("metrics", 0, 0), Arrival("A", 0, 1)],
+    [Arrival("metrics", 0, 0), Arrival("A", 3, 1)],
+    [Arrival("A", 0, 1), Arrival("metrics", 3, 0), Arrival("B", 6, 1)],
+    [Arrival("A", 0, 3), Arrival(NONE, 1, 0)],
+    [Arrival("A", 0, 3), Arrival(NONE, 1, 0), Arrival("B", 1, 1)],
+    [Arrival(NONE, 2, 0)],
+    [Arrival("A", 0, 3), Arrival("B", 1, 2), Arrival("metrics", 1, 0), Arrival("C", 1, 1)],
+]
+
+
+@exercise
+def engine_loop(answer: Callable[..., None]) -> str:
+    """loop(inbox, busy, step): run every message in the inbox, then a step, and again.
+
+    If there is no work it sleeps in `inbox.get()`. It ends when it takes None.
+    """
+    for script in _SCRIPTS:
+        right = Desk(script)
+        run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
+        desk = Desk(script)
+        lines = [_say_arrival(*arrival) for arrival in script]
+        with trying(*lines):
+            try:
+                answer(desk, desk.busy, desk.step)
+            except (NotImplementedError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # exit() and its kin too
+                desk.diary.append(f"and then {explain(error)}")
+            _compare_diaries(right.diary, desk.diary)
+    return (
+        "No request waits for the end of another one, nothing runs twice at once, and an idle "
+        "engine sleeps."
+    )
+
+
+def _say_arrival(name: str, at: int, steps: int) -> str:
+    wants = "" if name == NONE else f", wants {steps}"
+    return f"{name} arrives before step {at}{wants}"
+
+
+def _compare_diaries(expected: list[str], got: list[str]) -> None:
+    """Raise `Wrong` if the diaries differ; a long one is cut."""
+    most = len(expected) + 3
+    if len(got) > most:
+        got = [*got[:most], "..."]
+    message = "The order of events differs:"
+    if NONE in got and expected == got[: len(expected)]:
+        message = "None means: stop at once. The order of events differs:"
+    elif "step()" in got:
+        message = "Step only while busy(). The order of events differs:"
+    agree(" ".join(expected), " ".join(got) or "nothing", message, str)
+
+
+# The salt -----------------------------------------------------------------------------------------
+
+Caller = tuple[str | None, str | None]  # tenant and cache_salt
+Salt = Callable[[str | None, str | None], str | None]
+
+_PARTS = ("a", "b", "", "None", "null", None)
+# What one may put between the two, and a name may hold.
+_GLUES = ("", ":", "/", ",", '", "', "', '", "|", "-", "_", " ", "\0", "\n")
+_LONG = 300 * "x"  # an answer may keep the first characters only, or the last
+# Names that an answer may take for one name.
+_ALIKE = ("a ", " a", "A", "\u00e4", "a\u0308", "\u00f6", "fi", "\ufb01")
+_ALIKE_IF_CUT = (f"{_LONG}a", f"{_LONG}b", f"a{_LONG}", f"b{_LONG}")
+_SAMPLES = 400  # names, so that each character of a digest takes all its values
+_LETTERS = 100  # of each of these names
+_ENOUGH_BITS = 128
+
+
+@exercise
+def closed_salt(answer: Salt) -> str:
+    """salt_for(tenant, cache_salt): requests share blocks only if both are the same.
+
+    The check runs it over the real prefix cache.
+    """
+    both = ("tenant", "secret")
+    callers = _callers(_check_salts(answer, both, both) or "")
+    first: dict[str | None, Caller] = {}  # who has a salt
+    for caller in callers:
+        salt = _check_salts(answer, caller, caller)
+        if first.setdefault(salt, caller) != caller:
+            _check_salts(answer, first[salt], caller)
+    for varied in ("tenant", "cache_salt"):
+        _check_digest(answer, varied)
+    return (
+        f"{len(callers)} callers, each against each: callers that may share do, and no caller "
+        "learns of another's prompt."
+    )
+
+
+def _callers(salt: str) -> list[Caller]:
+    """Return callers that are hard to tell apart, simple ones first.
+
+    Args:
+        salt: the answer's for ("tenant", "secret"); it may show what is put between the two.
+    """
+    glues = re.split("tenant|secret", salt)[1:-1]
+    callers: list[Caller] = [("a", None), ("b", None), ("a", "b"), ("a", "c"), ("b", "c")]
+    for glue in (*_GLUES, *glues):
+        callers += [("a", f"b{glue}c"), (f"a{glue}b", "c"), (f"c{glue}a", "b")]
+    callers += product(_PARTS, _PARTS)
+    # With a length in front that has no end, 1 and "1..." are 11 and "...".
+    callers += [("1", 11 * "a" + "b"), (11 * "a", "b")]
+    for name in (*_ALIKE, *_ALIKE_IF_CUT):
+        callers += [(name, "b"), ("b", name)]
+    return list(dict.fromkeys(callers))
+
+
+def _check_salts(answer: Salt, first: Caller, second: Caller) -> str | None:
+    """Return the second salt. Raise `Wrong` unless the two share blocks if they are the same."""
+    lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
+    server = Served(PrefixCache, num_blocks=8, block_size=16)
+    with trying(*lines, expected="a salt"):
+        salts = [answer(*first), answer(*second)]
+        for salt in salts:
+            if not isinstance(salt, str | None):
+                raise Wrong("A salt is a text or None.", "a str", repr(salt), lines[0])
+        _, found = [server.serve(range(48), salt=salt) for salt in salts]
+        if first == second:
+            message = f"These two may share. Their salts: {salts}."
+            expected = 32
+        else:
+            message = f"These two must not share blocks. Their salts: {salts}."
+            expected = 0
+        agree(expected, found, message, "the second finds {} tokens".format)
+    return salts[1]
+
+
+def _check_digest(answer: Salt, varied: str) -> None:
+    """Raise `Wrong` if a spy can compute a name that gets another's salt.
+
+    Args:
+        answer: the reader's function.
+        varied: which of the two the spy chooses, "tenant" or "cache_salt".
+    """
+    chance = random.Random(0)
+    names = ["".join(chance.choices(ascii_lowercase, k=_LETTERS)) for _ in range(_SAMPLES)]
+    names.append(names[0][:-1] + chr(ord(names[0][-1]) ^ 1))  # like the first but for a letter
+    line = f"salt_for({varied}={names[0]!r})"
+    with trying(line, expected="a salt"):
+        salts = [answer(name, None) if varied == "tenant" else answer("a", name) for name in names]
+    columns = list(zip(*(salt or "" for salt in salts), strict=False))
+    values = [len(set(column)) for column in columns]
+    bits = sum(map(log2, values))
+    if bits < _ENOUGH_BITS - 0.1:
+        message = (
+            f"Of a {varied} of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most. A spy "
+            "who has read your code\nlooks for a name with another's salt, and finds one. Write "
+            "both values out, or take a\ncryptographic hash."
+        )
+        raise Wrong(message, f"{_ENOUGH_BITS} bits or more", f"{salts[0]!r}", line)
+    vary = sum(value > 1 for value in values)
+    changed = sum(column[0] != column[-1] for column in columns)
+    if vary < _LETTERS and changed < 0.75 * vary:
+        message = (
+            f"Another last letter of the {varied} changes {changed} of {vary} characters of the "
+            "salt. A spy who has\nread your code computes a name with another's salt. A "
+            "cryptographic hash changes nearly all."
+        )
+        raise Wrong(message, "another salt altogether", f"{salts[0]!r}, {salts[-1]!r}", line)

@@ -1,0 +1,160 @@
+"""Checks of notebook 04: reordering beams, blocks of beams, prefill that samples save."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, blocks_for
+from pagedlab.prefix import PrefixCache
+from pagedlab_lessons.checks import Wrong, agree, compared, exercise, trying
+from pagedlab_lessons.checks.blocks import family
+
+# Parents of one step after the other, the smallest first. A beam that is not among them is dropped.
+_HISTORIES = [
+    [[0]],
+    [[0, 1]],
+    [[1, 0]],
+    [[0, 0]],
+    [[1, 1], [0, 0], [1, 0]],
+    [[0, 0, 2, 2], [1, 2, 3, 0]],
+    [[3, 3, 3, 3], [3, 1, 1, 0], [0, 1, 2, 3], [2, 2, 0, 0]],
+    [[5, 0, 3, 0, 1, 5]],
+]
+_PROMPTS = [(4, 6), (4, 8), (16, 3), (1, 2)]  # block size, tokens
+
+
+@exercise
+def reorder_beams(answer: Callable[[list[BlockTable], list[int]], list[BlockTable]]) -> str:
+    """my_reorder(tables, parents): the tables of the next step's beams.
+
+    No block is allocated or copied, and the tables of dropped beams are freed.
+    """
+    for block_size, prompt in _PROMPTS:
+        for history in _HISTORIES:
+            _follow(answer, block_size, prompt, history)
+    return (
+        "Beams are dropped, continued and forked by changing counts. No block is allocated or "
+        "copied: the cost of a step\ndoes not depend on the length of the sequences, except for "
+        "the lists of numbers."
+    )
+
+
+def _follow(answer: Any, block_size: int, prompt: int, history: list[list[int]]) -> None:
+    """Reorder beams step by step; raise `Wrong` at the first mistake."""
+    width = len(history[0])
+    pool, tables = family(prompt, block_size, width - 1)
+    setup = f"pool = BlockPool({pool.num_blocks}, {block_size})"
+    forks = f" and {width - 1} forks of it" if width > 1 else ", no forks"
+    done = [f"beams over a prompt of {prompt} tokens: a{forks}"]
+    for parents in history:
+        for beam in tables:
+            beam.append(1)
+        done.append(f"every beam appends a token; tables = my_reorder(tables, {parents})")
+        with trying(*done, setup=setup):
+            tables = _reordered(answer, pool, tables, parents)
+
+
+def _reordered(
+    answer: Any, pool: BlockPool, tables: list[BlockTable], parents: list[int]
+) -> list[BlockTable]:
+    """Return the new tables, if they are right."""
+    expected = [list(tables[parent].block_ids) for parent in parents]
+    lengths = [tables[0].num_tokens] * len(parents)
+    events: list[BlockEvent] = []
+    stop = pool.subscribe(events.append)
+    new = answer(list(tables), list(parents))
+    stop()
+    if not isinstance(new, list) or not all(isinstance(table, BlockTable) for table in new):
+        message = "Return a list of block tables, one for each parent."
+        raise Wrong(message, f"{len(parents)} tables", repr(new)[:80])
+    made = [event for event in events if event.kind in ("allocate", "copy")]
+    if made:
+        message = "No block may be allocated or copied: every block that is needed exists."
+        raise Wrong(message, "none", ", ".join(f"{event.kind} {event.block_id}" for event in made))
+    got = [list(table.block_ids) for table in new]
+    agree(expected, got, "The new beams do not hold their parents' blocks.")
+    if not _all_different(new) or not _all_different([table.block_ids for table in new]):
+        message = "Two beams are one and the same table: what one appends, the other has too."
+        raise Wrong(message, "tables apart", got)
+    agree(lengths, [table.num_tokens for table in new], "num_tokens differs.")
+    message = "The counts do not match the new beams."
+    with trying(message=message, expected="a count for each table that lists it"):
+        pool.check(new)
+    return new
+
+
+def _all_different(objects: Sequence[object]) -> bool:
+    """Return whether no object is there twice."""
+    return len({id(one) for one in objects}) == len(objects)
+
+
+def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> str:
+    """Return why this many blocks are in use, as one or two sentences."""
+    full, tail = divmod(prompt_tokens, block_size)
+    if new_tokens == 0:
+        return "No beam has written a token yet, so nothing is copied: the prompt is stored once."
+    each = blocks_for(tail + new_tokens, block_size)
+    total = full + width * each
+    if tail == 0:
+        last = f"Blocks per beam for its {new_tokens} new tokens: {each}"
+    else:
+        last = (
+            f"Every beam writes after the {tail} tokens in the prompt's last block. All but the "
+            f"last beam copy that block.\nBlocks per beam for {tail} + {new_tokens} tokens: {each}"
+        )
+    once = f"Full blocks of the prompt, stored once: {full}."
+    return f"{once} {last}. {full} + {width} x {each} = {total}."
+
+
+_BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
+
+
+@compared(
+    "The same as counting the pool in all {} cases, among them 8 blocks for the prompt of 64 "
+    "tokens\n"
+    "and 11 for the one of 60: full prompt blocks once, everything after them once per beam.",
+    [
+        *((prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)),
+        *((prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)),
+    ],
+    why=_why_blocks,
+)
+def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> int:
+    """Blocks of `width` beams that differ from the first of `new_tokens` tokens on."""
+    pool, beams = family(prompt_tokens, block_size, width - 1)
+    for beam in beams:
+        beam.append(new_tokens)
+    return pool.num_used
+
+
+def _why_saved(prompt_tokens: int, n: int, block_size: int) -> str:
+    """Return why the two ways save this many tokens, as a sentence for each."""
+    others = n - 1
+    found = (prompt_tokens - 1) // block_size * block_size
+    return (
+        f"Forks: one sample computes the prompt, so {others} x {prompt_tokens} tokens are saved.\n"
+        f"Cache: the last token is always computed, and the {prompt_tokens - 1} before it contain "
+        f"{found // block_size} full blocks of {block_size}: {others} x {found} tokens are saved."
+    )
+
+
+@compared(
+    "Right in all {} cases, counted with the real prefix cache: it finds full blocks only, and "
+    "leaves\n"
+    "at least one token to compute, since there would be no logits to sample from.",
+    [
+        *((tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)),
+        *((tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)),
+    ],
+    why=_why_saved,
+)
+def saved_prefill(prompt_tokens: int, n: int, block_size: int) -> tuple[int, int]:
+    """Prompt tokens that n samples need not compute, in two ways.
+
+    First as forks, then as n requests over a prefix cache.
+    """
+    pool, (first,) = family(prompt_tokens, block_size, 0)
+    prompt = list(range(prompt_tokens))
+    cache = PrefixCache(pool)
+    cache.register(first, prompt)
+    found = [cache.match(prompt).num_tokens for _ in range(n - 1)]
+    return (n - 1) * prompt_tokens, sum(found)

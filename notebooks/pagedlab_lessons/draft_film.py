@@ -1,0 +1,261 @@
+"""Drafts in their slots: each draft of a recorded run before its check and after it.
+
+recording = record(llm, [prompt], [params])    # of an engine that drafts
+checks, words = checks_of(recording)
+draw_drafts(checks, words, "3 drafted", block_size)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from pagedlab.blocks import blocks_for
+from pagedlab.recipes.trace import Replay
+from pagedlab_lessons.colors import look_of
+from pagedlab_lessons.drawing import (
+    BOLD,
+    NARROW,
+    SOFT,
+    Block,
+    Drawing,
+    Grid,
+    Owner,
+    Word,
+    label,
+    legend_of_words,
+    narrow_svg,
+    plain,
+    slots,
+    svg,
+    wide,
+)
+
+OURS = look_of(0)
+WIDTH = 1080
+ROW = 16  # slots in a row of the drawing
+TOP = 46.0  # of the first row
+HEIGHT = 36
+HEAD = 15  # pixels of a block's id above it
+NARROW_ROW = 8  # slots in a row on a narrow page
+NARROW_HEIGHT = 30
+NARROW_LEFT = 20  # of the first slot; a block's id is left of it
+LEGEND = {  # kinds of words, and what they mean
+    "stored": "stored",
+    "drafted": "drafted, not yet checked",
+    "new": "right, and kept",
+    "rejected": "wrong, and deleted",
+    "not stored": "the model's own: the next step stores it",
+}
+SHORT_LEGEND = {  # the same for a narrow page
+    "stored": "stored",
+    "drafted": "drafted, unchecked",
+    "new": "right, kept",
+    "rejected": "wrong, deleted",
+    "not stored": "the model's own, stored next",
+}
+UNUSED = "A dashed frame: a block that is not allocated yet, or that is released."
+SHORT_NOTE = "number: block; dashed: none yet, or released"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A draft that was checked.
+
+    Args:
+        blocks: the sequence's blocks during the check.
+        position: of the first drafted token.
+        drafted: the drafted words.
+        accepted: how many of them were right.
+        step: of the engine.
+        outputs: new tokens after the check.
+    """
+
+    blocks: list[int]
+    position: int
+    drafted: list[str]
+    accepted: int
+    step: int
+    outputs: int
+
+    @property
+    def stop(self) -> int:
+        """The position after the last drafted token."""
+        return self.position + len(self.drafted)
+
+
+def checks_of(recording: dict[str, Any], name: str = "r0") -> tuple[list[Check], list[str]]:
+    """The checks of a sequence's drafts, and all words of its prompt and its answer.
+
+    Args:
+        recording: of an engine that drafts, with words.
+        name: of the sequence.
+    """
+    replay = Replay(recording)
+    sequence = replay.seek(len(replay) - 1).sequences[name]
+    checks = []
+    for step in range(1, len(replay)):
+        replay.seek(step)
+        draft = replay.now.get("drafts", {}).get(name)
+        if draft is None:
+            continue
+        after = replay.sequences[name]
+        # the last token of the check is the model's own
+        known = min(draft["position"] + draft["accepted"] + 1, len(sequence.words))
+        check = Check(
+            blocks=replay.now.get("held", {}).get(name, after.blocks),
+            position=draft["position"],
+            drafted=draft["words"],
+            accepted=draft["accepted"],
+            step=replay.now["step"],
+            outputs=known - sequence.prompt,
+        )
+        checks.append(check)
+    return checks, sequence.words
+
+
+def moments_of(checks: Sequence[Check]) -> list[str]:
+    """Two of each check, in order."""
+    return [f"{i} {state}" for i in range(1, len(checks) + 1) for state in ("drafted", "checked")]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One moment of a check.
+
+    Args:
+        check: the check.
+        is_after: whether the draft has been checked.
+        words: all words of the sequence.
+        size: slots in a block.
+        num_blocks: blocks that the drawing has.
+    """
+
+    check: Check
+    is_after: bool
+    words: Sequence[str]
+    size: int
+    num_blocks: int
+
+    @property
+    def known(self) -> int:
+        """How many tokens are certain."""
+        return self.check.position + (self.check.accepted if self.is_after else 0)
+
+    @property
+    def own(self) -> str:
+        """The word that the model itself put after the accepted ones; "" before the check."""
+        return self.words[self.known] if self.is_after and self.known < len(self.words) else ""
+
+    @property
+    def held(self) -> int:
+        """How many blocks the sequence has."""
+        blocks = len(self.check.blocks)
+        return min(blocks, blocks_for(self.known, self.size)) if self.is_after else blocks
+
+
+def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> Drawing:
+    """The sequence in its blocks, as many as there ever are: what is known, drafted, right and
+    wrong.
+
+    Args:
+        checks, words: as `checks_of` returns them.
+        moment: one of `moments_of(checks)`.
+        size: slots in a block.
+    """
+    number, state = moment.split()
+    check = checks[int(number) - 1]
+    longest = max(len(words), *(one.stop for one in checks))
+    scene = Scene(check, state == "checked", words, size, blocks_for(longest, size))
+    said = _result(scene) if scene.is_after else _draft(check)
+    headline = f"Check {number} of {len(checks)}.  {said}"
+    parts = [label(0, 16, headline, 14, within=WIDTH, look=BOLD)]
+    count = (
+        f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts they "
+        f"take {check.outputs} steps."
+    )
+    parts.append(label(0, 36, count, 12.5, SOFT))
+    grid = Grid.within(0, TOP, WIDTH, max(1, ROW // size), HEIGHT, 6).with_head(HEAD)
+    blocks = [_block(scene, entry) for entry in range(scene.num_blocks)]
+    parts += slots(blocks, grid, size)
+    y = grid.bottom(len(blocks)) + 8
+    parts += legend_of_words(0, y, LEGEND, OURS)
+    parts.append(label(0, y + 33, UNUSED, 12, SOFT))
+    whole = svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
+    return Drawing(whole, _narrow_drafts(blocks, size, headline, count))
+
+
+def _narrow_drafts(blocks: Sequence[Block], size: int, headline: str, count: str) -> str:
+    """The sequence in its blocks, with half as many slots in a row, below what the looks mean."""
+    parts = []
+    y = 11.0
+    for line in wrap(count, 44):
+        parts.append(label(0, y, line, 11, SOFT))
+        y += 15
+    parts += legend_of_words(0, y - 3, SHORT_LEGEND, OURS, NARROW)
+    y += 72
+    parts.append(label(0, y, SHORT_NOTE, 11, SOFT))
+    columns = max(1, NARROW_ROW // size)
+    grid = Grid.within(NARROW_LEFT, y + 9, NARROW - NARROW_LEFT, columns, NARROW_HEIGHT, 3)
+    parts += slots(blocks, grid, size, font=11, are_wide_as_words=True)
+    for entry, block in enumerate(blocks):
+        if block.number is not None:
+            left, top = grid.corner(entry)
+            number = str(block.number)
+            parts.append(label(left - 4 - wide(number, 11), top + 19, number, 11, SOFT))
+    return narrow_svg(grid.bottom(len(blocks)), parts, headline)
+
+
+def _draft(check: Check) -> str:
+    """The line of text before the check."""
+    drafted = " | ".join(plain(word) for word in check.drafted)
+    return f"Drafted, and computed in one step: {drafted}"
+
+
+def _result(scene: Scene) -> str:
+    """The line of text after the check."""
+    check = scene.check
+    drafted = len(check.drafted)
+    wrong = drafted - check.accepted
+    said = f"{check.accepted} of {drafted} right: kept." if check.accepted else "None right."
+    if wrong:
+        said += f" {wrong} deleted."
+    if scene.own:
+        said += f" Then the model's own token: {plain(scene.own)!r}."
+    return said
+
+
+def _block(scene: Scene, entry: int) -> Block:
+    """A block of the table with its words, or one that is not allocated."""
+    first = entry * scene.size
+    words = tuple(_word(scene, position) for position in range(first, first + scene.size))
+    blocks = scene.check.blocks
+    say = _say(scene, entry)
+    links = (f"p{entry}",)
+    if entry >= scene.held:
+        return Block(None, words=words, links=links, say=say)
+    return Block(blocks[entry], (Owner("", OURS),), words=words, links=links, say=say)
+
+
+def _say(scene: Scene, entry: int) -> str:
+    """The line of text for a block that is pointed at."""
+    blocks = scene.check.blocks
+    if entry < scene.held:
+        full = max(0, min(scene.size, scene.known - entry * scene.size))
+        return f"block {blocks[entry]}: {full} of {scene.size} slots known"
+    if entry < len(blocks):
+        return "released: it held nothing but wrong guesses"
+    return "a block that is not allocated yet"
+
+
+def _word(scene: Scene, position: int) -> Word:
+    """The word in the slot of a position: a stored, drafted or wrong word, or the model's own."""
+    check = scene.check
+    if position < scene.known:
+        is_new = scene.is_after and position >= check.position
+        return Word(plain(scene.words[position]), "new" if is_new else "stored")
+    below = plain(scene.own) if scene.own and position == scene.known else ""
+    if check.position <= position < check.stop:
+        text = plain(check.drafted[position - check.position])
+        return Word(text, "rejected" if scene.is_after else "drafted", below=below)
+    return Word(below, "not stored") if below else Word("", "empty")

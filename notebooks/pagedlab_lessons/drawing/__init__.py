@@ -1,0 +1,95 @@
+"""What every picture of blocks is drawn with: SVG as text, which `widgets.explore` shows.
+
+    pool(blocks, grid)              the blocks of a pool, each a square or a bar in a grid
+    slots(blocks, grid, size)       blocks with the words in their slots
+    rows(runs, strip)               tokens or steps side by side, as bars in rows
+
+This is the only Python code that draws a block, a block table or a row of tokens::
+
+    tables = [Table("r0", [4, 7], tokens=21, look=look_of(0))]
+    blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
+    picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
+
+`Drawing(wide, narrow)` has a variant for a phone. elements.py has what drawings are made of,
+`lessons.colors` the looks.
+"""
+
+from pagedlab_lessons.drawing.blocks import (
+    HALO,
+    Block,
+    Grid,
+    Owner,
+    Run,
+    Strip,
+    Table,
+    Word,
+    blocks_of,
+    described,
+    legend_of_words,
+    pool,
+    rows,
+    slots,
+)
+from pagedlab_lessons.drawing.elements import (
+    BAD,
+    BOLD,
+    CARD,
+    INK,
+    LINE,
+    NARROW,
+    SOFT,
+    STRUCK,
+    WRONG,
+    Drawing,
+    box,
+    fill,
+    label,
+    legend,
+    linked,
+    narrow_svg,
+    plain,
+    runs,
+    shape,
+    shortened,
+    svg,
+    wide,
+)
+
+__all__ = [
+    "BAD",
+    "BOLD",
+    "CARD",
+    "HALO",
+    "INK",
+    "LINE",
+    "NARROW",
+    "SOFT",
+    "STRUCK",
+    "WRONG",
+    "Block",
+    "Drawing",
+    "Grid",
+    "Owner",
+    "Run",
+    "Strip",
+    "Table",
+    "Word",
+    "blocks_of",
+    "box",
+    "described",
+    "fill",
+    "label",
+    "legend",
+    "legend_of_words",
+    "linked",
+    "narrow_svg",
+    "plain",
+    "pool",
+    "rows",
+    "runs",
+    "shape",
+    "shortened",
+    "slots",
+    "svg",
+    "wide",
+]

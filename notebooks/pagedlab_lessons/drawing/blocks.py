@@ -1,0 +1,664 @@
+"""Blocks, words in their slots, and rows of tokens."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from pagedlab_lessons.colors import CACHED, FREE, LOST, Look
+from pagedlab_lessons.drawing import elements as draw
+
+# so that a number can be read on a pattern
+HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"
+MOST_BANDS = 4  # owners whose colours a block shows
+GAP = 3.0  # pixels between the slots of a block
+SLOT_PADDING = 6  # pixels beside a word in its slot
+LINE_PITCH = 17  # pixels from line to line in a block
+
+
+# What is drawn ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Word:
+    """The contents of a slot.
+
+    Args:
+        text: the word.
+        kind: one of `WORD_KINDS`.
+        number: its position or its slot, drawn above it; None for no number.
+        below: a second word, which replaces it and is not stored yet.
+        links: what it lights up with, beside its block.
+        say: what is said when it is pointed at; by default what is said of its block.
+    """
+
+    text: str
+    kind: str = "stored"
+    number: int | None = None
+    below: str = ""
+    links: tuple[str, ...] = ()
+    say: str = ""
+
+
+@dataclass(frozen=True)
+class WordKind:
+    """How a word is drawn.
+
+    Args:
+        style: of the text, as CSS.
+        ink: the colour of the text.
+        has_ground: whether its slot is filled with the block's colour.
+        has_edge: whether its slot has an edge in the block's colour.
+        is_dashed: whether it has that edge, dashed.
+    """
+
+    style: str = ""
+    ink: str = draw.INK
+    has_ground: bool = True
+    has_edge: bool = False
+    is_dashed: bool = False
+
+
+WORD_KINDS = {
+    "stored": WordKind(),
+    "new": WordKind(style=draw.BOLD, has_edge=True),
+    "drafted": WordKind(
+        "font-style:italic", draw.SOFT, has_ground=False, has_edge=True, is_dashed=True
+    ),
+    "rejected": WordKind(draw.STRUCK, draw.SOFT, has_ground=False),
+    "not stored": WordKind(draw.BOLD, has_ground=False),
+    "marked": WordKind(f"{draw.BOLD};text-decoration:underline 2px {draw.WRONG}"),
+    "empty": WordKind(has_ground=False),
+}
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A sequence whose table lists a block.
+
+    Args:
+        name: of the sequence.
+        look: of the sequence.
+        filled: the share of the block's slots that hold its tokens, 0 to 1.
+    """
+
+    name: str
+    look: Look
+    filled: float = 1.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a pool.
+
+    Args:
+        number: its id; None for a block that is not allocated.
+        owners: the sequences that have it; the first one had it first.
+        references: its reference count; by default the number of owners.
+        is_cached: whether its contents are kept though no table lists it.
+        words: what its slots hold.
+        note: more about it, drawn by `slots` beside its number.
+        mark: a sign that is drawn by `slots` in the upper right corner.
+        has_dashed_edge: whether `slots` gives it a dashed edge, as it does without an owner.
+        lines: more about it, drawn by `pool` below its number on a tint.
+        links: what it lights up with; by default blocks of this number.
+        say: what is said when it is pointed at; by default `described(block)`.
+        goes: "name=value", the control that a click sets.
+    """
+
+    number: int | None
+    owners: tuple[Owner, ...] = ()
+    references: int | None = None
+    is_cached: bool = False
+    words: tuple[Word, ...] = ()
+    note: str = ""
+    mark: str = ""
+    has_dashed_edge: bool = False
+    lines: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    say: str = ""
+    goes: str = ""
+
+    @property
+    def count(self) -> int:
+        """Its reference count."""
+        return len(self.owners) if self.references is None else self.references
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has a reference."""
+        return self.count > 0 or bool(self.owners)
+
+    @property
+    def bands(self) -> tuple[Owner, ...]:
+        """What its ground shows: its owners, or that it is cached, lost or free."""
+        if self.owners:
+            return self.owners[:MOST_BANDS]
+        if self.count:
+            return (Owner("", LOST),)
+        return (Owner("", CACHED),) if self.is_cached else ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A sequence's block table.
+
+    Args:
+        name: of the sequence.
+        blocks: block ids in order; None where the table lists no such block.
+        tokens: how many tokens it holds.
+        look: of the sequence.
+        words: the text of each token, if known.
+    """
+
+    name: str
+    blocks: Sequence[int | None]
+    tokens: int
+    look: Look
+    words: Sequence[str] = ()
+
+    def filled(self, entry: int, size: int) -> float:
+        """The share of the slots of this entry's block that hold tokens."""
+        return max(0, min(size, self.tokens - entry * size)) / size
+
+    def words_in(self, entry: int, size: int) -> Sequence[str]:
+        """The words in this entry's block."""
+        return self.words[entry * size : min(self.tokens, (entry + 1) * size)]
+
+
+@dataclass
+class _Found:
+    """The owners and words of a block, from the tables."""
+
+    owners: list[Owner] = field(default_factory=list)
+    words: tuple[Word, ...] = ()
+
+
+def blocks_of(
+    tables: Iterable[Table],
+    num_blocks: int,
+    size: int,
+    *,
+    cached: Collection[int] = (),
+    counts: Sequence[int] | None = None,
+) -> list[Block]:
+    """Return the blocks of a pool.
+
+    Args:
+        tables: of all sequences, the oldest first.
+        num_blocks: of the pool.
+        size: slots in a block.
+        cached: blocks whose contents are kept.
+        counts: the reference count of each block; by default the number of tables that list it.
+    """
+    found: dict[int, _Found] = {}
+    for table in tables:
+        for entry, number in enumerate(table.blocks):
+            if number is None:
+                continue
+            of_block = found.setdefault(number, _Found())
+            of_block.owners.append(Owner(table.name, table.look, table.filled(entry, size)))
+            words = tuple(Word(draw.plain(word)) for word in table.words_in(entry, size))
+            of_block.words = max(of_block.words, words, key=len)
+    blocks = []
+    for number in range(num_blocks):
+        of_block = found.get(number, _Found())
+        block = Block(
+            number=number,
+            owners=tuple(of_block.owners),
+            references=counts[number] if counts is not None else None,
+            is_cached=number in cached,
+            words=of_block.words,
+        )
+        blocks.append(block)
+    return blocks
+
+
+def described(block: Block) -> str:
+    """Return what a drawing says of a block."""
+    said = f"block {block.number}{_owners_in_words(block)}"
+    if block.words:
+        said += f": {' '.join(word.text for word in block.words)}"
+    return said
+
+
+def _owners_in_words(block: Block) -> str:
+    """Return what follows a block's number: its owners, or why it has none."""
+    names = [owner.name for owner in block.owners if owner.name]
+    if len(names) > 1:
+        return f", shared: first {names[0]}, then {', '.join(names[1:])}"
+    if names:
+        return f", {names[0]}"
+    if block.owners:
+        return ", in use"
+    if block.count:
+        return f": {block.count} references, and no table lists it"
+    return ": free; its contents stay cached" if block.is_cached else ": free"
+
+
+# Where it is drawn --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells in rows.
+
+    Args:
+        x: the left edge, in pixels.
+        y: the top, in pixels.
+        columns: cells in a row.
+        width: of a cell, in pixels.
+        height: of a cell, in pixels.
+        gap: pixels between cells.
+        head: pixels above each row, for what names a cell.
+    """
+
+    x: float
+    y: float
+    columns: int
+    width: float
+    height: float
+    gap: float = 4
+    head: float = 0
+
+    @classmethod
+    def within(
+        cls, x: float, y: float, width: float, columns: int, height: float, gap: float = 4
+    ) -> "Grid":
+        """Return a grid with this many columns in `width` pixels."""
+        return cls(x, y, columns, (width + gap) / columns - gap, height, gap)
+
+    def with_head(self, head: float) -> "Grid":
+        """The same grid, with room above each row."""
+        return replace(self, head=head)
+
+    def moved(self, right: float, down: float) -> "Grid":
+        """The same grid elsewhere."""
+        return replace(self, x=self.x + right, y=self.y + down)
+
+    def corner(self, number: int) -> tuple[float, float]:
+        """The left and the top of a cell."""
+        row, column = divmod(number, self.columns)
+        left = self.x + column * (self.width + self.gap)
+        top = self.y + row * (self.head + self.height + self.gap) + self.head
+        return left, top
+
+    def bottom(self, number: int) -> float:
+        """Where this many cells end, with the gap below them."""
+        num_rows = -(-number // self.columns)
+        return self.y + num_rows * (self.head + self.height + self.gap)
+
+
+# The blocks of a pool -----------------------------------------------------------------------------
+
+
+def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
+    """Draw the blocks of a pool.
+
+    A band for each owner is filled as far as the block holds its tokens: from below, or from the
+    left in a block that is a bar. A cached block is pale and striped, a free one is empty, a shared
+    one has its reference count.
+
+    Args:
+        blocks: as `blocks_of` returns them.
+        grid: where they are.
+    """
+    size = 11 if grid.width >= 28 else 8
+    parts = [_block(block, *grid.corner(at), grid, size) for at, block in enumerate(blocks)]
+    style = f"font-family:monospace;font-size:{size}px"
+    return [f'<g style="{style}">', *parts, "</g>"]
+
+
+def _block(block: Block, x: float, y: float, grid: Grid, size: int) -> str:
+    """Draw a block of a pool: its ground, its number, and its count if it is shared.
+
+    Args:
+        size: of the font, in pixels.
+    """
+    width = grid.width
+    height = grid.height
+    drawn = [draw.shape(x, y, width, height, FREE, draw.LINE)]
+    bands = block.bands
+    is_bar = height < 28
+    for i, owner in enumerate(bands):
+        shown = replace(owner, look=owner.look.tint) if block.lines else owner
+        # A tint needs a ground, or a full block is paler than the filled part of another.
+        has_ground = owner.filled < 1 or bool(block.lines)
+        place = (x, y, width, height)
+        drawn += _band(shown, i / len(bands), 1 / len(bands), place, is_bar, has_ground)
+    if block.count and not block.owners:
+        drawn.append(draw.box(x, y, width, height, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
+    base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
+    ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
+    if bands:
+        ink += f";{HALO}"
+    drawn.append(f'<text x="{x + 4:g}" y="{base:g}" style="{ink}">{block.number}</text>')
+    room = width - draw.wide(f"{block.number}{block.count}", size) - 16
+    if block.count > 1 and (room > 0 or not is_bar):
+        drawn.append(_badge(str(block.count), x + width, y + height, size))
+    for i, line in enumerate(block.lines):
+        line_base = base + LINE_PITCH * (i + 1)
+        drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
+    links = block.links or (f"b{block.number}",)
+    return draw.linked(links, block.say or described(block), *drawn, goes=block.goes)
+
+
+def _band(
+    owner: Owner,
+    start: float,
+    share: float,
+    block: tuple[float, float, float, float],
+    is_bar: bool,
+    has_ground: bool,
+) -> list[str]:
+    """Draw an owner's band of a block: a tint, and over it what is filled.
+
+    Args:
+        owner: of the block.
+        start: where the band begins, as a share of the block.
+        share: of the block that is the owner's.
+        block: left, top, width and height.
+        is_bar: whether bands lie on top of each other, and are filled from the left.
+        has_ground: whether the tint is drawn.
+    """
+    x, y, width, height = block
+    if is_bar:
+        y += start * height
+        height *= share
+        filled = (x, y, width * owner.filled, height)
+    else:
+        x += start * width
+        width *= share
+        high = height * owner.filled
+        filled = (x, y + height - high, width, high)
+    ground = [draw.shape(x, y, width, height, owner.look.tint)] if has_ground else []
+    return [*ground, draw.shape(*filled, owner.look)]
+
+
+def _badge(text: str, right: float, bottom: float, size: int) -> str:
+    """Draw a number in a dark box in the lower right corner."""
+    wide = draw.wide(text, size)
+    box = draw.box(right - wide - 7, bottom - size - 4, wide + 5, size + 2, draw.INK)
+    place = f'x="{right - wide - 4.5:.1f}" y="{bottom - 0.3 * size - 2:.1f}"'
+    return f'{box}<text {place} style="fill:{draw.CARD};font-weight:700">{text}</text>'
+
+
+# Words in their slots -----------------------------------------------------------------------------
+
+
+def slots(
+    blocks: Sequence[Block],
+    grid: Grid,
+    size: int = 0,
+    font: float = 12.5,
+    number_font: float = 10.5,
+    *,
+    are_wide_as_words: bool = False,
+) -> list[str]:
+    """Draw blocks with the words in them, on a tint of their owners' colours.
+
+    With a number of slots each word has its slot, and empty slots are seen. Otherwise the
+    words follow one another, after the block's number.
+
+    Args:
+        blocks: in the order of the table.
+        grid: where they are; a high cell has a line for the number and one for the words.
+        size: slots in a block, or 0.
+        font: size of the words, in pixels.
+        number_font: size of the numbers of slots, in pixels.
+        are_wide_as_words: whether a slot with a long word is wider than others of its block.
+    """
+    parts = []
+    for at, block in enumerate(blocks):
+        x, y = grid.corner(at)
+        drawn = _ground_of_words(block, x, y, grid)
+        if size:
+            widths = size * [(grid.width - GAP) / size]
+            if are_wide_as_words:
+                widths = _widths_of_slots(block.words, grid.width - GAP, size, font)
+            drawn += _slots(block, x, y, grid, widths, font, number_font)
+        else:
+            drawn += _line_of_words(block, x, y, grid, font)
+        if size and any(word.say for word in block.words):
+            parts += drawn  # the words can be pointed at, and not the block
+            continue
+        links = block.links or (f"b{block.number}",)
+        parts.append(draw.linked(links, block.say or described(block), *drawn, goes=block.goes))
+    return parts
+
+
+def _ground_of_words(block: Block, x: float, y: float, grid: Grid) -> list[str]:
+    """Draw a tint for each owner, and an edge in the first one's colour."""
+    bands = block.bands
+    drawn = []
+    for i, owner in enumerate(bands):
+        band = grid.width / len(bands)
+        drawn.append(draw.shape(x + band * i, y, band, grid.height, owner.look.pale))
+    edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
+    dashes = 'stroke-dasharray="4 3"' if block.has_dashed_edge or not bands else ""
+    drawn.append(draw.box(x, y, grid.width, grid.height, "none", 1, edge, dashes))
+    return drawn
+
+
+def _line_of_words(block: Block, x: float, y: float, grid: Grid, font: float) -> list[str]:
+    """Draw a block's number and its words, in one line or in two."""
+    number = str(block.number)
+    if grid.height < 38:
+        base = y + grid.height / 2 + 5
+        left = x + 16 + draw.wide(number, 12)
+        head = [draw.label(x + 7, base, number, 12, look=draw.BOLD)]
+        return head + _words(block.words, left, base, x + grid.width - 6 - left, font)
+    head = [draw.label(x + 7, y + 15, number, 12, look=draw.BOLD)]
+    if block.note:
+        left = x + 14 + draw.wide(number, 12)
+        within = x + grid.width - left - 4
+        head.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, within))
+    if block.mark:
+        head.append(
+            draw.label(x + grid.width - 16, y + 15, block.mark, 13, draw.WRONG, 0, draw.BOLD)
+        )
+    base = y + min(36, 19 + (grid.height - 15) / 2)
+    return head + _words(block.words, x + 7, base, grid.width - 13, font)
+
+
+def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> list[str]:
+    """Draw words that follow one another, squeezed into `within` pixels."""
+    length = sum(draw.wide(word.text, size) + 6 for word in words)
+    scale = min(1.0, within / (length or 1))
+    drawn = []
+    for word in words:
+        kind = WORD_KINDS[word.kind]
+        wide = draw.wide(word.text, size)
+        drawn.append(draw.label(x, y, word.text, size, kind.ink, scale * wide, kind.style))
+        x += scale * (wide + 6)
+    return drawn
+
+
+def _widths_of_slots(words: Sequence[Word], within: float, size: int, font: float) -> list[float]:
+    """Return the width of each slot of a block, with the gap after it.
+
+    They are equal if all words fit then. Otherwise each word gets its room, and what is left is
+    shared out.
+
+    Args:
+        words: in the slots.
+        within: pixels of all slots.
+        size: slots in the block.
+        font: size of the words, in pixels.
+    """
+    rooms = size * [GAP + SLOT_PADDING]
+    for at, word in enumerate(words[:size]):
+        rooms[at] += max(draw.wide(word.text, font), draw.wide(word.below, font))
+    if max(rooms) <= within / size:
+        return size * [within / size]
+    spare = within - sum(rooms)
+    if spare < 0:
+        return [within / sum(rooms) * room for room in rooms]
+    return [room + spare / size for room in rooms]
+
+
+def _slots(
+    block: Block,
+    x: float,
+    y: float,
+    grid: Grid,
+    widths: Sequence[float],
+    font: float,
+    number_font: float,
+) -> list[str]:
+    """Draw the slots of a block side by side, with words and numbers in these fonts.
+
+    Args:
+        block: with the words.
+        x: the left edge of the block, in pixels.
+        y: its top, in pixels.
+        grid: which the block is a cell of.
+        widths: of each slot with the gap after it, in pixels.
+        font: size of the words, in pixels.
+        number_font: size of the numbers, in pixels.
+    """
+    lefts = [0.0, *accumulate(widths)]
+    color = block.bands[0].look.color if block.bands else draw.SOFT
+    drawn = []
+    for at, pitch in enumerate(widths):
+        word = block.words[at] if at < len(block.words) else Word("", "empty")
+        place = Grid(x + GAP + lefts[at], y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
+        slot = _slot(word, place, color, font, number_font)
+        if word.say:
+            slot = [draw.linked(word.links, word.say, *slot)]
+        drawn += slot
+    if grid.head and block.number is not None:
+        drawn.append(draw.label(x + 1, y - 4, f"block {block.number}", 11, draw.SOFT))
+    return drawn
+
+
+def _slot(
+    word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10.5
+) -> list[str]:
+    """Draw a slot with its word and its number in these fonts."""
+    kind = WORD_KINDS[word.kind]
+    ground = Look(color, "", True) if kind.has_ground else Look("none")
+    edge = color if kind.has_edge else draw.LINE
+    dashes = 'stroke-dasharray="4 3"' if kind.is_dashed else ""
+    share = draw.TINT if ground.is_pale else 1
+    drawn = [
+        draw.box(place.x, place.y, place.width, place.height, ground.color, share, edge, dashes)
+    ]
+    base = place.y + place.height / 2 + 4.5
+    if word.number is not None:
+        drawn.append(
+            draw.label(place.x + 3, place.y + 11, str(word.number), number_font, draw.SOFT)
+        )
+        base = place.y + place.height - 7
+    within = place.width - SLOT_PADDING
+    if word.below:
+        pitch = min(14, place.height / 2)
+        base = place.y + pitch - 2
+        kind_below = WORD_KINDS["not stored"]
+        text = draw.shortened(word.below, 12, within)
+        below = min(12, font)
+        drawn.append(
+            draw.label(
+                place.x + 3, base + pitch, text, below, kind_below.ink, within, kind_below.style
+            )
+        )
+    if word.text:
+        text = draw.shortened(word.text, font, within)
+        drawn.append(draw.label(place.x + 3, base, text, font, kind.ink, within, kind.style))
+    return drawn
+
+
+def legend_of_words(
+    x: float, y: float, kinds: Mapping[str, str], look: Look, within: float = float("inf")
+) -> list[str]:
+    """Draw what each kind of word means, side by side.
+
+    Args:
+        x: in pixels.
+        y: in pixels.
+        kinds: the meanings by kind.
+        look: of the sequence.
+        within: pixels of a line; what does not fit is in the next one.
+    """
+    parts = []
+    left = x
+    for kind, meaning in kinds.items():
+        if x > left and x + 46 + draw.wide(meaning, 12) > left + within:
+            x = left
+            y += 21
+        parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
+        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
+        x += 62 + draw.wide(meaning, 12)
+    return parts
+
+
+# Rows of tokens -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens, slots or steps that look alike.
+
+    Args:
+        start: the first one.
+        stop: the one after the last.
+        look: of all of them.
+        edge: the colour of the edge.
+    """
+
+    start: float
+    stop: float
+    look: Look
+    edge: str = "none"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Where a row of tokens is; a long one goes on in the next line.
+
+    Args:
+        x: the left edge, in pixels.
+        y: the top of the first line, in pixels.
+        unit: the width of a token, in pixels.
+        height: of a line, in pixels.
+        row: tokens in a line; 0 for one line.
+        pitch: pixels from line to line.
+        gap: pixels left out after each run.
+    """
+
+    x: float
+    y: float
+    unit: float
+    height: float
+    row: int = 0
+    pitch: float = 0
+    gap: float = 0
+
+    def corner(self, token: float) -> tuple[float, float]:
+        """The left and the top of a token."""
+        line, at = divmod(token, self.row) if self.row else (0, token)
+        return self.x + at * self.unit, self.y + line * self.pitch
+
+
+def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
+    """Draw each run as a bar, or as one in each line that it is in.
+
+    Args:
+        runs: the tokens; later ones are drawn over earlier ones.
+        strip: where they are.
+    """
+    drawn = []
+    for run in runs:
+        for start, stop in _lines_of(run, strip.row):
+            x, y = strip.corner(start)
+            width = max(0.5, (stop - start) * strip.unit - strip.gap)
+            drawn.append(draw.shape(x, y, width, strip.height, run.look, run.edge))
+    return drawn
+
+
+def _lines_of(run: Run, row: int) -> Iterator[tuple[float, float]]:
+    """Yield the part of a run in each line: its first token, and the one after its last."""
+    start = run.start
+    while start < run.stop:
+        stop = min(run.stop, (start // row + 1) * row) if row else run.stop
+        yield start, stop
+        start = stop

@@ -1,0 +1,309 @@
+"""The figures of notebook 14: requests in time, latency against load, engines compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from pagedlab_lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS
+from pagedlab_lessons.measuring import OURS, TIE, Compared, Run, Served
+from pagedlab_lessons.plots import LATE, figure, outlined
+
+WAITING, FIRST, WRITING = SEQUENCE_COLORS[1], SEQUENCE_COLORS[2], SEQUENCE_COLORS[0]
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
+
+
+def log_axis(axis: Any, ticks: Sequence[float]) -> None:
+    """Put plain numbers on an axis with a logarithmic scale."""
+    axis.set_major_locator(NullLocator())
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_ticks(ticks)
+    axis.set_major_formatter(PLAIN)
+
+
+def draw_stamps() -> Figure:
+    """Draw one request's way in time: what the client stamps, and what the engine does."""
+    fig, ax = figure(10, 3.4)
+    sent, admitted, received = 0.6, 3.6, (5.8, 6.6, 7.4, 9.2)
+    hop = 0.25  # of the network, one way
+    spans = [
+        (sent + hop, admitted, "queue", outlined(WAITING, "///")),
+        (admitted, received[0] - hop, "prefill", {"facecolor": FIRST}),
+        *(
+            (start - hop, end - hop, "", {"facecolor": WRITING, "edgecolor": "white"})
+            for start, end in pairwise(received)
+        ),
+    ]
+    for start, end, _, look in spans:
+        ax.barh(0, end - start, 0.6, left=start, linewidth=1, **look)
+    ax.text((sent + hop + admitted) / 2, -0.5, "queue", ha="center", va="top")
+    ax.text((admitted + received[0] - hop) / 2, -0.5, "prefill", ha="center", va="top")
+    middle = (received[0] + received[-1]) / 2 - hop
+    ax.text(middle, -0.5, "decode steps, one token each", ha="center", va="top")
+    last = (received[-2] + received[-1]) / 2 - hop
+    why = "the last one also computes\nanother request's prompt"
+    ax.text(last, -1.2, why, ha="center", va="top", fontsize="small", color=LATE)
+    ax.plot([sent, received[-1] + 0.6], [2, 2], color=NEUTRAL, linewidth=1)
+    _arrow(ax, (sent, 2), (sent + hop, 0.3))
+    ax.text(sent, 2.15, "sent", ha="center", va="bottom")
+    for number, at in enumerate(received, 1):
+        _arrow(ax, (at - hop, 0.3), (at, 2))
+        ax.text(at, 2.15, f"token {number}", ha="center", va="bottom", fontsize="small")
+    _span(ax, sent, received[0], 3.0, "time to first token (TTFT)", INK)
+    for start, end in pairwise(received):
+        is_longest = end == received[-1]
+        words = "longest gap" if is_longest else "ITL"
+        _span(ax, start, end, 3.0, words, LATE if is_longest else INK)
+    _span(ax, admitted, received[0] - hop, -1.6, "from admission: without the queue", LATE)
+    ax.set_yticks([0, 2], ["engine", "client"])
+    ax.set(xlim=(0, 10), ylim=(-2.4, 3.9), xlabel="time, not to scale")
+    ax.set_xticks([])
+    ax.set_title("The client's clock sees the queue; a clock that starts at admission does not")
+    return fig
+
+
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw an arrow between two points."""
+    look = {"arrowstyle": "->", "color": INK, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", end, start, arrowprops=look)
+
+
+def _span(ax: Axes, start: float, end: float, y: float, words: str, color: str) -> None:
+    """Draw a double arrow over a time, with words above it."""
+    look = {"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", (end, y), (start, y), arrowprops=look)
+    middle = (start + end) / 2
+    ax.text(middle, y + 0.1, words, ha="center", va="bottom", fontsize="small", color=color)
+
+
+def draw_requests(ax: Axes, served: Sequence[Served]) -> None:
+    """A row a request: its wait in the queue, then its prompt and its answer."""
+    spans = {
+        "in the queue": (WAITING, "///", [(one.arrived, one.admitted) for one in served]),
+        "prompt and answer": (WRITING, "", [(one.admitted, one.times[-1]) for one in served]),
+    }
+    for name, (color, hatch, rows) in spans.items():
+        look = outlined(color, hatch) if hatch else {"facecolor": color}
+        # One shape for all rows: bars thinner than a pixel would look striped.
+        edges = [number + side for number in range(len(rows)) for side in (-0.5, 0.5)]
+        starts = [start for start, _ in rows for _ in range(2)]
+        ends = [end for _, end in rows for _ in range(2)]
+        ax.fill_betweenx(edges, starts, ends, label=name, linewidth=0, **look)
+    ax.set(xlabel="time (s)", ylabel="request", ylim=(len(served), -1), xlim=(0, None))
+    ax.legend(loc="lower left", fontsize="small")
+
+
+def draw_curve(
+    ax: Axes, rates: Sequence[float], curves: Mapping[str, Sequence[float]], here: float
+) -> None:
+    """Milliseconds to the first token against requests a second, and a mark at one rate."""
+    for (name, seconds), line in zip(curves.items(), ("-", "--"), strict=False):
+        ax.plot(rates, [1000 * s for s in seconds], line, marker="o", label=name)
+    ax.axvline(here, color=LATE, linestyle=":", label="this rate")
+    ax.set(yscale="log", xlabel="requests/s", ylabel="time to first token (ms)", ylim=(1, 20_000))
+    ax.set_xticks(rates)
+    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
+    ax.legend(loc="upper left", fontsize="small")
+
+
+def draw_measured(
+    shares: Sequence[float],
+    latencies: Mapping[str, Mapping[str, Sequence[float]]],
+    goodput: Sequence[float],
+    capacity: float,
+) -> Figure:
+    """Draw latencies and goodput of a server against the rate of its requests.
+
+    Args:
+        shares: the rates, as shares of the capacity.
+        latencies: by title, then by percentile, milliseconds at each rate.
+        goodput: requests per second within the limits, at each rate.
+        capacity: requests per second.
+    """
+    rates = [100 * share for share in shares]
+    fig, axes = figure(11, 3.2, ncols=3)
+    for ax, (title, lines) in zip(axes[:2], latencies.items(), strict=True):
+        for (name, values), line in zip(lines.items(), ("-", "--"), strict=True):
+            ax.plot(rates, values, line, marker="o", label=name)
+        ax.set(yscale="log", title=title, ylabel="milliseconds", ylim=(1, 20_000))
+        log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
+        ax.legend(loc="upper left", fontsize="small", ncols=2)
+    sent = [capacity * share for share in shares]
+    axes[2].plot(rates, sent, ":", color=NEUTRAL, label="sent")
+    axes[2].plot(rates, goodput, "-", marker="s", color=FIRST, label="within both limits")
+    axes[2].set(title="Goodput counts answers in time", ylabel="requests/s")
+    axes[2].set(ylim=(0, 1.35 * max(sent)))
+    axes[2].legend(loc="upper left", fontsize="small")
+    for ax in axes:
+        ax.axvline(100, ymax=0.8, linestyle=":", color=LATE)
+        ax.set_xlabel("rate (% of the capacity)")
+        ax.set_xticks(rates)
+    return fig
+
+
+def draw_load(
+    ax: Axes, hosts: Mapping[str, Sequence[Mapping[str, float]]], column: str, label: str
+) -> None:
+    """One figure of an engine against requests a second, a line for each host.
+
+    Args:
+        ax: the axes.
+        hosts: by name, rows with "rate" and the column.
+        column: of a row.
+        label: of the y axis, which is logarithmic.
+    """
+    looks = zip(("-", "--"), "os", SEQUENCE_COLORS[:2], strict=True)
+    for (name, rows), (line, mark, color) in zip(hosts.items(), looks, strict=False):
+        rates = [row["rate"] for row in rows]
+        ax.plot(rates, [row[column] for row in rows], line, marker=mark, color=color, label=name)
+    ax.set(yscale="log", xlabel="requests/s", ylabel=label)
+    low, high = ax.get_ylim()
+    log_axis(ax.yaxis, [t for t in (1, 10, 100, 1e3, 1e4, 1e5) if low / 3 < t < 3 * high])
+    ax.legend(loc="upper left", fontsize="small")
+
+
+PEER_LOOKS = {  # an engine's marker, colour, and whether the marker is filled
+    "sglang": ("s", SEQUENCE_COLORS[1], True),
+    "vllm": ("^", SEQUENCE_COLORS[0], True),
+    "vllm in one process": ("^", SEQUENCE_COLORS[0], False),
+}
+PEER_NAMES = {
+    "sglang": "SGLang",
+    "vllm": "vLLM, its default",
+    "vllm in one process": "vLLM in one process (not its default)",
+}
+
+
+def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: str = "") -> Figure:
+    """Draw our tokens per second over those of each other engine, a panel a model.
+
+    The numbers at the right are `ratios`. They are in a column, since a row has several markers.
+
+    Args:
+        runs: of all engines.
+        ratios: ours over the best other one, by host, model and workload.
+        caption: under the figure.
+    """
+    ours = {run.compared: run for run in runs if run.engine == OURS}
+    models = sorted({row.model for row in ratios})
+    lines = {model: _peer_lines(model, ratios) for model in models}
+    longest = max(len(rows) for rows in lines.values())
+    fig, axes = figure(11, 0.9 + 0.29 * longest, ncols=len(models), sharex=True, squeeze=False)
+    for ax, (model, rows) in zip(axes[0], lines.items(), strict=True):
+        for y, row in enumerate(rows):
+            if isinstance(row, Compared):
+                others = [run for run in runs if run.compared == row and run.engine != OURS]
+                _peer_row(ax, y, ours[row], others)
+                _peer_ratio(ax, y, ratios[row])
+            else:
+                count = _rounds(run for run in runs if (run.host, run.model) == (row, model))
+                words = f"{row}, {count}"
+                ax.text(1.08, y, words, va="center", fontsize="small", weight="bold")
+        ax.axvline(1, color=INK, linewidth=1)
+        ax.axvspan(0.42, 1, color=LATE, alpha=0.1, linewidth=0)
+        names = [row.workload if isinstance(row, Compared) else "" for row in rows]
+        ax.set_yticks(range(len(rows)), names)
+        ax.tick_params(axis="y", length=0)
+        ax.set(xscale="log", xlim=(0.42, 14), ylim=(longest - 0.4, -0.8))
+        log_axis(ax.xaxis, [0.5, 1, 2, 4, 8])
+        ax.set_xlabel(
+            "pagedlab's tokens/s over the other engine's\n"
+            "(number at the right: the leftmost marker)"
+        )
+        found = [ratios[row] for row in rows if isinstance(row, Compared)]
+        tied = sum(is_tie(ratio) for ratio in found)
+        ahead = sum(ratio > 1 and not is_tie(ratio) for ratio in found)
+        behind = len(found) - ahead - tied
+        ax.set_title(f"{model}:\nahead in {ahead}, tied in {tied}, behind in {behind}")
+    _peer_legend(axes[0, -1])
+    fig.supxlabel(caption, fontsize="small", color=INK)
+    return fig
+
+
+def is_tie(ratio: float) -> bool:
+    """Return whether two engines are as fast, within the spread of their rounds."""
+    return abs(ratio - 1) <= TIE
+
+
+def _peer_legend(ax: Axes) -> None:
+    """Say what markers, strokes and the tint mean."""
+    for name, (mark, color, is_filled) in PEER_LOOKS.items():
+        face = color if is_filled else "white"
+        label = PEER_NAMES[name]
+        ax.scatter([], [], marker=mark, edgecolor=color, facecolor=face, label=label)
+    ax.scatter([], [], marker="|", color=INK, label="one round")
+    ax.fill_between([], [], color=LATE, alpha=0.1, label="the other engine is faster")
+    ax.legend(loc="lower right", fontsize="small", title="pagedlab beside")
+
+
+def _peer_lines(model: str, ratios: Mapping[Compared, float]) -> list[Compared | str]:
+    """Return what the lines of a panel show: a host's name, then its rows, and so on."""
+    lines: list[Compared | str] = []
+    for host in sorted({row.host for row in ratios if row.model == model}):
+        lines.append(host)
+        lines += [row for row in ratios if (row.host, row.model) == (host, model)]
+    return lines
+
+
+def _rounds(runs: Iterable[Run]) -> str:
+    """Return in words how many rounds the rows of these runs have."""
+    counts = sorted({len(run.seeds) for run in runs})
+    if counts == [1]:
+        return "1 round"
+    return f"{counts[0]} to {counts[-1]} rounds" if len(counts) > 1 else f"{counts[0]} rounds"
+
+
+def _peer_row(ax: Axes, y: int, ours: Run, others: Sequence[Run]) -> None:
+    """Draw a row: a marker for each other engine, and a thin stroke for each round."""
+    for run in others:
+        mark, color, is_filled = PEER_LOOKS.get(run.engine, ("D", SEQUENCE_COLORS[3], True))
+        rounds = [mine / theirs for mine, theirs in zip(ours.seeds, run.seeds, strict=True)]
+        at = ours.tokens_per_s / run.tokens_per_s
+        ax.scatter(rounds, [y] * len(rounds), marker="|", s=70, color=color, linewidth=0.8)
+        face = color if is_filled else "white"
+        ax.scatter(at, y, marker=mark, s=34, edgecolor=color, facecolor=face, zorder=3)
+
+
+def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
+    """Write a row's ratio at the right edge of the panel."""
+    color = LATE if ratio < 1 else INK
+    if is_tie(ratio):
+        color = NEUTRAL
+    words = f"{ratio:.2f}" if abs(ratio - 1) > 0.005 else f"{ratio:.3f}"
+    at_edge = ax.get_yaxis_transform()
+    ax.text(
+        1.1, y, words, transform=at_edge, ha="right", va="center", fontsize="small", color=color
+    )
+
+
+def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> None:
+    """A bar an engine: milliseconds of a step on the device by group, then the wait for the host.
+
+    Args:
+        ax: the axes.
+        engines: by name, milliseconds by group, in the order of the bar's parts.
+    """
+    names = list(engines)
+    lefts = dict.fromkeys(names, 0.0)
+    groups = list(dict.fromkeys(group for parts in engines.values() for group in parts))
+    for i, group in enumerate(groups):
+        waits = group == groups[-1]
+        color = NEUTRAL if waits else SEQUENCE_COLORS[i]
+        look = outlined(color, "...") if waits else {"facecolor": color}
+        widths = [engines[name].get(group, 0.0) for name in names]
+        left = [lefts[name] for name in names]
+        ax.barh(range(len(names)), widths, 0.6, left=left, label=group, **look)
+        for name, width in zip(names, widths, strict=True):
+            lefts[name] += width
+    for y, name in enumerate(names):
+        ax.text(lefts[name], y, f" {lefts[name]:.2f} ms", va="center")
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(lefts.values())))
+    ax.invert_yaxis()
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")

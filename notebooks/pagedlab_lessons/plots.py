@@ -1,0 +1,513 @@
+"""The style of all figures, and the figures that more than one notebook draws.
+
+A notebook stores a figure without a ground, and text in a grey that is legible on a light page and
+on a dark one. `savefig` gives it a white ground. Colour is never the only sign: every kind of slot
+has a hatch too.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pagedlab.extras import require
+
+try:
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError:
+    require("notebooks", "matplotlib")
+    raise
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+from pagedlab_lessons.colors import (
+    INK,
+    MEMORY_LOOKS,
+    NEUTRAL,
+    SEQUENCE_COLORS,
+    Look,
+    ink_on,
+    sequence_color,
+    sequence_hatch,
+)
+from pagedlab_lessons.figure_words import described
+
+if TYPE_CHECKING:
+    from pagedlab_lessons.tracer import Trace
+
+STYLE: dict[Any, Any] = {
+    "axes.facecolor": "none",
+    "figure.facecolor": "white",
+    "axes.prop_cycle": plt.cycler(color=SEQUENCE_COLORS),
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    "axes.titlesize": "medium",
+    "figure.constrained_layout.use": True,
+    **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
+    "hatch.linewidth": 1.0,
+}
+DPI = 96  # of a figure on a page
+LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
+
+
+def outlined(color: str, hatch: str = "", **look: Any) -> dict[str, Any]:
+    """The look of a shape that is hollow, unless a facecolor is given."""
+    return {"facecolor": "none", "edgecolor": color, "hatch": hatch, **look}
+
+
+def in_matplotlib(look: Look) -> dict[str, Any]:
+    """Return how matplotlib draws a look; what is empty is hollow."""
+    if look.color.startswith("var("):
+        return outlined(NEUTRAL)
+    if look.is_pale:
+        return outlined(look.color, look.hatch * 2)
+    return {"facecolor": look.color, "hatch": look.hatch}
+
+
+KIND_LOOKS = {kind: in_matplotlib(look) for kind, look in MEMORY_LOOKS.items()}
+
+
+def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
+    """Return a figure and its axes in the style of the series.
+
+    A reader's own figures keep their style.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        subplots: for `plt.subplots`.
+    """
+    with plt.rc_context(STYLE):
+        axes = {"axes_class": _StyledAxes, **subplots.pop("subplot_kw", {})}
+        size = (width, height)
+        made = plt.subplots(figsize=size, FigureClass=_StyledFigure, subplot_kw=axes, **subplots)
+        is_interactive = plt.isinteractive()
+    # A notebook's backend turns this on when the first figure loads it, and the context resets it:
+    # the figures of later cells would not be shown.
+    plt.interactive(is_interactive)
+    return made
+
+
+def left_column(fig: Figure, axes: Any) -> tuple[Axes, Axes]:
+    """Replace the left column of a grid of axes by two axes of half its height, in the same style.
+
+    Args:
+        fig: the figure.
+        axes: [rows, columns], with an even number of rows.
+
+    Returns:
+        The upper axes and the lower axes.
+    """
+    grid = axes[0, 0].get_gridspec()
+    for ax in axes[:, 0]:
+        ax.remove()
+    middle = len(axes) // 2
+    with plt.rc_context(STYLE):
+        upper = fig.add_subplot(grid[:middle, 0], axes_class=_StyledAxes)
+        lower = fig.add_subplot(grid[middle:, 0], axes_class=_StyledAxes)
+    return upper, lower
+
+
+def _in_style(method: Any) -> Any:
+    """Return a method that matplotlib's settings do not change: ours are in force while it runs."""
+
+    @wraps(method)
+    def styled(*args: Any, **kwargs: Any) -> Any:
+        with plt.rc_context(STYLE):
+            return method(*args, **kwargs)
+
+    return styled
+
+
+class _StyledAxes(Axes):
+    """Axes to which a notebook adds parts in the style of the series."""
+
+    legend = _in_style(Axes.legend)
+    set_title = _in_style(Axes.set_title)
+    text = _in_style(Axes.text)
+    annotate = _in_style(Axes.annotate)
+    bar = _in_style(Axes.bar)
+    barh = _in_style(Axes.barh)
+    fill_between = _in_style(Axes.fill_between)
+
+
+class _StyledFigure(Figure):
+    """A figure to which a notebook adds a legend in the style of the series."""
+
+    legend = _in_style(Figure.legend)
+    ground = "none"  # in a notebook; `savefig` gives it a white one
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a notebook stores: a PNG without a ground, and words for what is seen."""
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=2 * DPI, facecolor=self.ground, bbox_inches="tight")
+        height, width = plt.imread(io.BytesIO(file.getvalue())).shape[:2]
+        seen = described(self)
+        picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": seen}
+        return picture, {"image/png": {"width": width // 2, "height": height // 2, "alt": seen}}
+
+    def _ipython_display_(self) -> None:
+        """Show this bundle: IPython prefers its own PNG of a figure, which has a white ground."""
+        picture, metadata = self._repr_mimebundle_()
+        display(picture, metadata=metadata, raw=True)
+
+
+def _stack(
+    ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str, Any], linewidth: float
+) -> None:
+    """A bar a row, the first on top, of parts in the order of `looks`; what no row has is not in
+    the legend.
+    """
+    left = np.zeros(len(rows))
+    for part, look in looks.items():
+        widths = np.array([row.get(part, 0.0) for row in rows.values()])
+        if widths.any():
+            ax.barh(
+                range(len(rows)),
+                widths,
+                0.6,
+                left=left,
+                label=part,
+                linewidth=linewidth * (widths > 0),
+                **look,
+            )
+        left += widths
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.invert_yaxis()
+
+
+def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written
+    beside its name.
+    """
+    shares = {
+        name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()
+    }
+    percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
+    _stack(ax, percent, KIND_LOOKS, linewidth=1)
+    ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
+    ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def draw_tiles(ax: Axes, trace: Trace) -> None:
+    """New tokens (down) over key positions: a colour a program, solid what its queries see, pale
+    what is masked.
+    """
+    batch = trace.batch
+    ends = np.cumsum(batch.queries)
+    last = np.concatenate(
+        [np.arange(n - new, n) for n, new in zip(batch.lengths, batch.queries, strict=True)]
+    )
+    picture = np.zeros((len(last), max(batch.lengths), 4))
+    programs = [
+        program
+        for program in sorted(trace.queries, reverse=True)
+        if program[0] % batch.kv_heads == 0
+    ]
+    for number, program in enumerate(programs):
+        rows, keys = trace.queries[program], trace.keys[program]
+        cells = np.ix_(rows, keys)
+        picture[cells] = to_rgba(sequence_color(number))
+        picture[..., 3][cells] = np.where(keys <= last[rows, None], 1, 0.3)
+    ax.imshow(picture, aspect="auto", interpolation="nearest")
+    width = picture.shape[1]
+    ax.hlines(ends[:-1] - 0.5, -0.5, width - 0.5, color=NEUTRAL, linewidth=0.8)
+    for b, (end, new) in enumerate(zip(ends, batch.queries, strict=True)):
+        ax.text(width, end - (new + 1) / 2, f"sequence {b}", fontsize=7, va="center")
+    ax.set(xlabel="position of the key", ylabel="new token in the batch")
+
+
+def _draw_blocks(ax: Axes, heights: np.ndarray, block_size: int, total: int) -> None:
+    """A bar a token, coloured by block; the rest of `total` tokens is not read yet."""
+    colors = [sequence_color(i // block_size) for i in range(len(heights))]
+    hatches = [sequence_hatch(i // block_size) for i in range(len(heights))]
+    ax.bar(
+        range(len(heights)), heights, color=colors, hatch=hatches, edgecolor=NEUTRAL, linewidth=0.5
+    )
+    for i in range(block_size, total, block_size):
+        ax.axvline(i - 0.5, color=NEUTRAL, linewidth=0.5)
+    if len(heights) < total:
+        place = ((len(heights) + total - 1) / 2, 0.5)
+        ax.text(
+            *place,
+            "not read yet",
+            ha="center",
+            va="center",
+            style="italic",
+            transform=ax.get_xaxis_transform(),
+        )
+    ax.set(xlim=(-0.6, total - 0.4), xticks=[])
+
+
+def draw_scores(ax: Axes, scores: Sequence[float], block_size: int, seen: int) -> None:
+    """Scores of the first `seen` blocks, and as a line the largest so far, which is what online
+    softmax keeps.
+    """
+    read = np.array(scores[: seen * block_size], float)
+    _draw_blocks(ax, read, block_size, len(scores))
+    largest = np.maximum.accumulate(read.reshape(seen, block_size).max(axis=1))
+    ax.stairs(
+        largest, np.arange(seen + 1) * block_size - 0.5, baseline=None, color=LATE, linewidth=2
+    )
+
+
+def draw_weights(
+    ax: Axes, scores: Sequence[float], block_size: int, seen: int, outlines: bool = True
+) -> None:
+    """Softmax over the first `seen` blocks before it is normalised: exp(score - m), m the largest
+    score so far.
+
+    Dotted outlines show how high the earlier bars stood before the last of these blocks was read.
+    """
+    read, edge = np.array(scores[: seen * block_size], float), (seen - 1) * block_size
+    _draw_blocks(ax, np.exp(read - read.max()), block_size, len(scores))
+    if edge and outlines:
+        before = np.exp(read[:edge] - read[:edge].max())
+        ax.bar(range(edge), before, **outlined(NEUTRAL, linestyle=":", linewidth=1.2))
+    ax.set(ylim=(0, 1.08), yticks=[0, 1])
+
+
+# Four blocks of four scores; the one at `_LATE_AT` is the reader's.
+_SCORES = (0.5, 1.5, -0.5, 1, 2, 0, 1, -1, 1, 1.8, 0.2, -0.5, 0.4, 0, 0.9, 0)
+_LATE_AT = 13
+
+
+def draw_late_score(blocks_read: int, late_score: float) -> Figure:
+    """Draw four blocks of four scores, read by online softmax and by two wrong versions of it.
+
+    One score of the last block is free. The value of a token is the number of its block, so an
+    answer is a weighted mean of block numbers. All arithmetic is fp32.
+
+    Args:
+        blocks_read: number of blocks read so far, 1 to 4.
+        late_score: the free score.
+    """
+    scores = np.array(_SCORES, np.float32)
+    scores[_LATE_AT] = late_score
+    fig, (left, middle, right) = figure(11, 3.7, ncols=3, width_ratios=[1, 1, 1.15])
+    draw_scores(left, scores.tolist(), 4, blocks_read)
+    left.set(title="scores; the line: m, the largest so far", ylim=(-1.5, 6.5), yticks=[0, 2, 4, 6])
+    for ax in (left, middle):
+        ax.set_xlabel("tokens, in blocks of four")
+    if late_score > 6.5 and blocks_read == 4:
+        above = f"{late_score:,g} \N{UPWARDS ARROW} "
+        left.text(_LATE_AT - 1.8, 6.4, above, ha="right", va="top", weight="bold")
+    draw_weights(middle, scores.tolist(), 4, blocks_read)
+    states, rescale = _three_softmaxes(scores.reshape(4, 4)[:blocks_read])
+    times = "\N{MULTIPLICATION SIGN}"
+    middle.set(title=f"weights exp(score - m): the past {times} {rescale:.2f}")
+    _draw_answers(right, states)
+    return fig
+
+
+def _three_softmaxes(blocks: np.ndarray) -> tuple[dict[str, tuple[float, float]], float]:
+    """Read blocks of scores in three ways.
+
+    Args:
+        blocks: [number of blocks, block size].
+
+    Returns:
+        The sum of the weights and the output of each way, and the last factor of the past.
+    """
+    sums = {"online": (0.0, 0.0), "no rescale": (0.0, 0.0), "no maximum": (0.0, 0.0)}
+    m = rescale = -np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        for value, block in enumerate(blocks, 1):
+            new_m = max(m, block.max())
+            rescale = np.exp(m - new_m)
+            m = new_m
+            for name, (total, out) in sums.items():
+                weight = np.exp(block - (0 if name == "no maximum" else m)).sum()
+                past = rescale if name == "online" else 1
+                sums[name] = total * past + weight, out * past + weight * value
+    return sums, rescale
+
+
+def _draw_answers(ax: Axes, sums: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the answer of each way as a bar; the first way is the right one."""
+    with np.errstate(invalid="ignore"):
+        answers = {name: out / total for name, (total, out) in sums.items()}
+    right = answers["online"]
+    for y, answer in enumerate(answers.values()):
+        color = SEQUENCE_COLORS[2] if abs(answer - right) < 1e-3 else LATE
+        if np.isfinite(answer):
+            ax.barh(y, answer, 0.5, color=color)
+        number = "NaN" if np.isnan(answer) else f"{answer:.2f}"
+        # At the right edge, no bar and no line crosses the number.
+        ax.text(4.85, y, number, ha="right", va="center")
+    total, out = sums["online"]
+    ax.axvline(right, color=NEUTRAL, linestyle="--", zorder=0)
+    ax.set(
+        title=f"online: weighted sum / sum of weights\n= {out:.2f} / {total:.2f}",
+        xlabel="answer (a mean of block numbers)\ndashed: online; orange: another answer",
+        xlim=(0, 4.9),
+        xticks=range(5),
+        ylim=(2.6, -0.6),
+    )
+    ax.set_yticks(range(3), list(answers))
+
+
+def draw_rates(
+    ax: Axes,
+    rates: Mapping[str, Sequence[float]],
+    theirs: Collection[str] = (),
+    roof: float | None = None,
+    dots: bool = False,
+) -> None:
+    """Tokens per second: a bar to the best of each row's runs, the range beside it; `theirs` are
+    hatched. With `dots` they are dots, for a logarithmic axis.
+
+    The roof is a dotted bar below: as a line it would cross the numbers.
+    """
+    rows = {**rates, "roof": [roof]} if roof else rates
+    looks = {
+        **dict.fromkeys(theirs, outlined(SEQUENCE_COLORS[1], "//")),
+        "roof": outlined(NEUTRAL, linestyle=":"),
+    }
+    for y, (name, runs) in enumerate(rows.items()):
+        if dots:
+            color = SEQUENCE_COLORS[1] if name in theirs else SEQUENCE_COLORS[0]
+            marker = "s" if name in theirs else "o"
+            if name == "roof":
+                color, marker = NEUTRAL, "D"
+            ax.plot(max(runs), y, marker, color=color)
+        else:
+            ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
+        said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
+        ax.text(max(runs), y, f"   {said}" if dots else f" {said}", va="center", fontsize="small")
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.invert_yaxis()
+    ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
+
+
+def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
+    """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
+    of "wall ms".
+    """
+    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
+    colors = dict(zip(groups, SEQUENCE_COLORS, strict=False))
+    looks = {
+        g: outlined(NEUTRAL, sequence_hatch(i), facecolor=color)
+        for i, (g, color) in enumerate(colors.items())
+    }
+    rows = {}
+    for y, (name, step) in enumerate(steps.items()):
+        wall, busy = step["wall ms"], sum(step["ms by group"].values())
+        rows[name] = step["ms by group"] | {"the GPU waits": max(0.0, wall - busy)}
+        ax.text(wall, y, f" {wall:.1f} ms, busy {busy / wall:.0%}", va="center")
+    _stack(ax, rows, looks | {"the GPU waits": outlined(NEUTRAL, "...")}, linewidth=0.5)
+    ax.axvline(floor_ms, linestyle=":", color=LATE, label=f"floor, {floor_ms:.2f} ms")
+    ax.set(
+        xlabel="milliseconds of a step",
+        xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())),
+    )
+    ax.figure.legend(loc="outside lower center", ncols=4)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of a worker's time.
+
+    Args:
+        start: when it begins.
+        end: when it ends.
+        kind: what the worker does; one entry of the legend.
+        label: words in the span, if it is wide enough.
+    """
+
+    start: float
+    end: float
+    kind: str
+    label: str = ""
+
+
+def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "time (ms)") -> None:
+    """Draw one lane for each worker's spans, the first lane on top, and a legend below.
+
+    Args:
+        ax: empty axes.
+        lanes: of each worker, what it does.
+        xlabel: the name and unit of the time.
+    """
+    kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
+    end = max(span.end for spans in lanes.values() for span in spans)
+    for y, spans in enumerate(lanes.values()):
+        for span in spans:
+            number = kinds.index(span.kind)
+            color = sequence_color(number)
+            look = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
+            ax.barh(y, span.end - span.start, 0.7, left=span.start, linewidth=0.5, **look)
+            if span.label and span.end - span.start > 0.02 * end * len(span.label):
+                place = ((span.start + span.end) / 2, y)
+                text = ax.text(*place, span.label, ha="center", va="center", fontsize="small")
+                text.set_color(ink_on(color))
+                text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
+    for number, kind in enumerate(kinds):
+        look = outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
+        ax.bar(0, 0, label=kind, **look)
+    ax.set_yticks(range(len(lanes)), list(lanes))
+    ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
+    ax.figure.legend(loc="outside lower center", ncols=len(kinds))
+
+
+def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -> None:
+    """Draw what was predicted (hollow) and what was measured (filled), with both numbers.
+
+    Args:
+        ax: empty axes.
+        rows: of each change, predicted and measured milliseconds; None if it was not measured.
+    """
+    names = []
+    for y, (name, (predicted, measured)) in enumerate(rows.items()):
+        said = f"{name}\n{predicted:.1f} ms predicted"
+        if measured is not None:
+            said += f", {measured:.1f} measured"
+            ax.plot([predicted, measured], [y, y], color=NEUTRAL, linewidth=1)
+            ax.plot(measured, y, "o", color=SEQUENCE_COLORS[0])
+        ax.plot(predicted, y, "D", markerfacecolor="none", color=SEQUENCE_COLORS[1])
+        names.append(said)
+    ax.plot([], [], "D", markerfacecolor="none", color=SEQUENCE_COLORS[1], label="predicted")
+    ax.plot([], [], "o", color=SEQUENCE_COLORS[0], label="measured")
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlabel="milliseconds of a step", xlim=(0, None))
+    ax.legend(loc="lower right")
+
+
+def draw_by_block_size(
+    ax: Axes, sizes: Sequence[int], numbers: Sequence[float], title: str, side: str
+) -> None:
+    """Draw a curve over the block size, with each number beside its point.
+
+    Args:
+        ax: empty axes.
+        sizes: powers of two.
+        numbers: one a size.
+        title: what the numbers are.
+        side: of a point, "left" or "right", where its number is written.
+    """
+    ax.plot(sizes, numbers, "o-", color=SEQUENCE_COLORS[0])
+    alignment = {"left": "right", "right": "left"}[side]
+    for size, number in zip(sizes, numbers, strict=True):
+        words = f"{number:.1f}" if number < 100 else f"{number:,.0f}"
+        ax.annotate(
+            words,
+            (size, number),
+            xytext=(0, 6),  # above the point
+            textcoords="offset points",
+            ha=alignment,
+            fontsize="small",
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set(title=title, xlabel="block size (tokens)", ylim=(0, 1.15 * max(numbers)))

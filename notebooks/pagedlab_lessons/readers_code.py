@@ -1,0 +1,154 @@
+"""Run code that a reader wrote: stop endless loops, and put its errors into one line."""
+
+from __future__ import annotations
+
+import dis
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from math import inf
+from pathlib import Path
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any
+
+import pagedlab
+
+# Calls, and instructions in loops, that an answer may execute in one trial. This is half a second.
+MAX_STEPS = 1_000_000
+IN_BROWSER = sys.platform == "emscripten"
+HAS_ALARM = os.name == "posix" and not IN_BROWSER
+# Seconds that a check may take. A browser may be so slow that a right answer takes longer.
+MAX_SECONDS = inf if IN_BROWSER else 60
+LESSONS = Path(__file__).parent
+CHECKS = LESSONS / "checks"
+OURS = LESSONS, Path(pagedlab.__file__).parent
+STANDARD_LIBRARY = Path(dis.__file__).parent
+
+
+_TOO_LONG = "it is still running after {} seconds"
+
+
+class StillRunning(BaseException):
+    """A reader's code would probably never end.
+
+    It is not an `Exception`, so a reader's `except Exception` does not catch it.
+    """
+
+
+@contextmanager
+def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
+    """Raise `StillRunning` inside the block after too many steps, or after `MAX_SECONDS`.
+
+    A step is a call, or a bytecode instruction of a function with a loop. The checks and installed
+    libraries do not count.
+
+    Args:
+        limit: number of steps.
+    """
+    steps = 0
+    end = monotonic() + MAX_SECONDS
+
+    def count(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal steps
+        if monotonic() > end:
+            raise StillRunning(_TOO_LONG.format(MAX_SECONDS))
+        is_call = event == "call"
+        if is_call and not _counts(frame.f_code.co_filename):
+            return None
+        steps += 1
+        if steps > limit:
+            raise StillRunning(
+                f"it is still running after {limit:,} steps: look for a loop that does not end, or "
+                "for a function that calls itself without end"
+            )
+        if is_call and not _has_loop(frame.f_code):
+            return None
+        # Count instructions, not lines: Python reports the one line of "while True: pass" once.
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Raise `StillRunning` inside the block after `MAX_SECONDS`, also out of a sleep.
+
+    This takes an alarm, which Windows and browsers do not have, and only the main thread hears.
+    Elsewhere `bounded` alone stops a reader's code.
+    """
+    if not HAS_ALARM or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise StillRunning(_TOO_LONG.format(MAX_SECONDS))
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    # It rings again: an `except:` of the reader may have caught the first one.
+    timer = signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS, 2)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@cache
+def _counts(file: str) -> bool:
+    """Return whether calls of the functions in this file are steps."""
+    return _is_readers(file, CHECKS)
+
+
+@cache
+def _has_loop(code: CodeType) -> bool:
+    """Return whether this code jumps back."""
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return any(
+        step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code)
+    )
+
+
+def explain(error: BaseException) -> str:
+    """Describe an error of the reader's code in one line: its message and the line that raised it.
+
+    Args:
+        error: what the reader's code raised.
+    """
+    parts = [text_of(error)]
+    if not isinstance(error, StillRunning):
+        parts.insert(0, type(error).__name__)
+    message = ": ".join(part for part in parts if part)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.line and _is_readers(frame.filename, *OURS):
+            return f"{message} ({frame.name}: {frame.line})"
+    return message
+
+
+def text_of(value: object) -> str:
+    """Return the text of a reader's value, or say which error `str` raises."""
+    try:
+        return str(value)
+    except Exception as error:
+        # The text of this error may raise one too.
+        return f"its text raises {type(error).__name__}"
+
+
+def _is_readers(file: str, *ours: Path) -> bool:
+    """Return whether a reader wrote this file: it is neither in `ours` nor in a library."""
+    path = Path(file)
+    if any(path.is_relative_to(folder) for folder in (STANDARD_LIBRARY, *ours)):
+        return False
+    return not {"site-packages", "dist-packages"} & set(path.parts)

@@ -1,0 +1,242 @@
+"""Four allocators on the same requests: which requests are admitted, and the state of each slot.
+
+The states are those of "Efficient Memory Management for Large Language Model Serving with
+PagedAttention" (Kwon et al., 2023, section 3.1 and figure 2):
+
+    used        holds a token
+    reserved    empty; its request fills it later, and no other request can use it until then
+    internal    internal fragmentation: reserved for tokens that never come. This is known only
+                when the request ends
+    external    external fragmentation: what the allocator rounds up, and holes that are too small
+                for the request that waits
+    free        empty, and no request waits for memory
+
+The five add up to all slots at every step. `external` is the paper's "external fragmentation &
+others".
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from pagedlab.blocks import OutOfBlocks
+from pagedlab_lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
+
+KINDS = ("used", "reserved", "internal", "external", "free")
+
+
+@dataclass
+class Place:
+    """A request at one moment.
+
+    Args:
+        request: its number.
+        tokens: computed so far.
+        total: tokens of prompt and output.
+        regions: where its slots are, in the order of its tokens.
+    """
+
+    request: int
+    tokens: int
+    total: int
+    regions: list[Region] = field(default_factory=list)
+
+    @property
+    def wish(self) -> Request:
+        """The slots that it asks for at admission; after a preemption all its tokens are prompt."""
+        return Request(self.tokens, self.total - self.tokens)
+
+
+class Sample(NamedTuple):
+    """One moment.
+
+    Args:
+        step: of the run.
+        running: requests in memory.
+        waiting: requests in the queue.
+        slots: by kind, see the module's docstring.
+        places: of the requests in memory; empty unless asked for.
+    """
+
+    step: int
+    running: int
+    waiting: int
+    slots: dict[str, int]
+    places: list[Place]
+
+
+@dataclass
+class Run:
+    """What `simulate` found.
+
+    Args:
+        num_slots: of the memory.
+        samples: of the state.
+        steps: of the run.
+        finished: requests.
+        preempted: times that a running request was preempted, to be computed again.
+        refused_with_room: steps in which the first request in the queue was refused although
+            enough slots were free in all.
+    """
+
+    num_slots: int
+    samples: list[Sample] = field(default_factory=list)
+    steps: int = 0
+    finished: int = 0
+    preempted: int = 0
+    refused_with_room: int = 0
+
+    def shares(self) -> dict[str, float]:
+        """Return the mean share of the slots by kind, over the samples with waiting requests.
+
+        If no request ever waits it is the mean over all samples.
+        """
+        samples = self._busy()
+        return {
+            kind: sum(sample.slots[kind] for sample in samples) / len(samples) / self.num_slots
+            for kind in KINDS
+        }
+
+    def mean_running(self) -> float:
+        """Return the mean number of requests in memory, over the same samples."""
+        samples = self._busy()
+        return sum(sample.running for sample in samples) / len(samples)
+
+    def _busy(self) -> list[Sample]:
+        return [sample for sample in self.samples if sample.waiting] or self.samples
+
+
+def simulate(
+    requests: Iterable[tuple[int, int]],
+    allocator: Contiguous | Paged,
+    *,
+    max_running: float = math.inf,
+    max_steps: float = math.inf,
+    sample_every: int = 1,
+    places: bool = False,
+) -> Run:
+    """Serve requests first come, first served, from a queue that holds all of them at the start.
+
+    In a step every running request gets one token, and finished ones release their memory. Then
+    waiting requests are admitted with their whole prompts as long as they fit. If there is no slot
+    for a running request's token, the request admitted last is preempted and returns to the head of
+    the queue. This happens only with "paged".
+
+    Args:
+        requests: prompt and output tokens of each.
+        allocator: of the memory.
+        max_running: requests in memory at a time.
+        max_steps: after which the run ends.
+        sample_every: steps between two samples.
+        places: whether samples have the places of the requests.
+
+    Raises:
+        ValueError: Before the first step, for a request that could never fit.
+    """
+    queue = deque(
+        Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
+    )
+    for place in queue:
+        _check(place, allocator)
+    run = Run(allocator.num_slots)
+    running: list[Place] = []
+    while (queue or running) and run.steps < max_steps:
+        preempted = _decode(running, queue, allocator, run)
+        # Blocks freed by a preemption are for running requests, not for new ones.
+        refused = preempted or _admit(running, queue, allocator, run, max_running)
+        if run.steps % sample_every == 0:
+            slots = _slots(running, allocator, refused)
+            where = _with_regions(running, allocator) if places else []
+            run.samples.append(Sample(run.steps, len(running), len(queue), slots, where))
+        run.steps += 1
+    return run
+
+
+def _check(place: Place, allocator: Contiguous | Paged) -> None:
+    """Raise `ValueError` for a request that could never be served."""
+    if not 0 < place.tokens < place.total:
+        raise ValueError(
+            f"request {place.request} needs at least one token of prompt and one of output: "
+            f"{place.wish}"
+        )
+    if not allocator.can_ever_fit(place.wish):
+        needed = max(place.total, allocator.needs(place.wish))
+        raise ValueError(
+            f"request {place.request} ({place.total:,} tokens) can never fit: it needs "
+            f"{needed:,} slots side by side or a larger reservation, and memory has "
+            f"{allocator.num_slots:,}; leave it out, or raise max_length or num_slots"
+        )
+
+
+def _admit(
+    running: list[Place],
+    queue: deque[Place],
+    allocator: Contiguous | Paged,
+    run: Run,
+    max_running: float,
+) -> bool:
+    """Admit waiting requests; return whether one was refused for lack of memory."""
+    while queue and len(running) < max_running:
+        first = queue[0]
+        try:
+            allocator.admit(first.request, first.wish)
+        except (OutOfMemory, OutOfBlocks):
+            if not running:
+                raise  # the memory is in use elsewhere, and waiting would not end
+            run.refused_with_room += allocator.num_free >= allocator.needs(first.wish)
+            return True
+        running.append(queue.popleft())
+    return False
+
+
+def _with_regions(running: list[Place], allocator: Contiguous | Paged) -> list[Place]:
+    """Return copies of the places, with the regions of their slots."""
+    return [replace(place, regions=allocator.regions(place.request)) for place in running]
+
+
+def _decode(
+    running: list[Place], queue: deque[Place], allocator: Contiguous | Paged, run: Run
+) -> bool:
+    """Give every running request a token, oldest first, and remove the finished ones.
+
+    Returns:
+        Whether a request was preempted.
+    """
+    before = run.preempted
+    i = 0
+    while i < len(running):
+        try:
+            allocator.append(running[i].request)
+        except OutOfBlocks:
+            queue.appendleft(running.pop())
+            allocator.release(queue[0].request)
+            run.preempted += 1
+            continue  # try the same one again, unless it was the last
+        running[i].tokens += 1
+        i += 1
+    for place in [place for place in running if place.tokens == place.total]:
+        allocator.release(place.request)
+        running.remove(place)
+        run.finished += 1
+    return run.preempted > before
+
+
+def _slots(running: list[Place], allocator: Contiguous | Paged, refused: bool) -> dict[str, int]:
+    """Return the slots by kind.
+
+    Args:
+        running: requests in memory.
+        allocator: of the memory.
+        refused: whether a request waits for memory.
+    """
+    slots = dict.fromkeys(KINDS, 0)
+    for place in running:
+        asked, given = allocator.held(place.request)
+        slots["used"] += place.tokens
+        slots["reserved"] += min(asked, place.total) - place.tokens
+        slots["internal"] += max(0, asked - place.total)
+        slots["external"] += given - asked
+    slots["external" if refused else "free"] += allocator.num_free
+    return slots

@@ -1,0 +1,43 @@
+"""Widgets for notebooks. Everything that a notebook needs is imported from here.
+
+explore             a drawing with controls
+guess               a question before a result
+Quiz                questions with answers to choose; Question and Answer make your own
+BlockPoolWidget     a block pool to click on; PRESETS and CHALLENGES are its examples and goals
+Stage               an engine, played step by step
+Timeline            what each request did in every step of an engine
+"""
+
+from pagedlab.extras import require
+
+try:
+    import anywidget  # noqa: F401 - the first of what all widgets need
+except ModuleNotFoundError:
+    require("notebooks", "anywidget")
+    raise
+from pagedlab_lessons.widgets.block_grid import BlockPoolWidget
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
+from pagedlab_lessons.widgets.explore import Explorer, explore
+from pagedlab_lessons.widgets.guess import Guess, guess
+from pagedlab_lessons.widgets.operations import Operation, operations
+from pagedlab_lessons.widgets.quiz import Answer, Question, Quiz
+from pagedlab_lessons.widgets.stage import Stage
+from pagedlab_lessons.widgets.timeline import Timeline
+
+__all__ = [
+    "CHALLENGES",
+    "PRESETS",
+    "Answer",
+    "BlockPoolWidget",
+    "Challenge",
+    "Explorer",
+    "Guess",
+    "Operation",
+    "Question",
+    "Quiz",
+    "Stage",
+    "Timeline",
+    "explore",
+    "guess",
+    "operations",
+]

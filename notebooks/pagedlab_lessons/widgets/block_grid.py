@@ -1,0 +1,257 @@
+"""The block grid: a pool that is driven by clicks, and drawn as it says it is.
+
+    page   --{op: "append", sequence: "s0", n: 5}-->   BlockPoolWidget  -->  Session  -->  pool
+    page   <------------- `state`, whole --------------  snapshot  <--  reading  <---  and tables
+
+A message arrives, and `state` is replaced as a whole after every operation; the page updates what
+differs. block_grid.js and block_grid.css draw. They decide nothing about blocks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import traitlets
+
+from pagedlab.blocks import BlockPool, BlockTable, Pool
+from pagedlab.validation import one_of
+from pagedlab_lessons.memory import MODELS
+from pagedlab_lessons.readers_code import explain
+from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
+from pagedlab_lessons.widgets.judging import Entry
+from pagedlab_lessons.widgets.page import Page
+from pagedlab_lessons.widgets.picture import Picture
+from pagedlab_lessons.widgets.session import Session
+
+LOG_WINDOW = 60  # entries of the log that a state contains
+
+
+class BlockPoolWidget(Page):
+    """A block pool to click on.
+
+    Errors and mistakes of the pool and the tables are shown in the widget. Undo, redo and the
+    scrubber start the same pool object over and repeat the log.
+
+    Args:
+        pool: a fresh instance with BlockPool's verbs, or a class called as
+            `pool(num_blocks, block_size)`.
+        table: a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens.
+        num_blocks: of a pool made here.
+        block_size: of a pool made here.
+        preset: the name of an example to begin with, one of `PRESETS`.
+        challenge: a goal: a name from `CHALLENGES`, or a `Challenge`. It sets the pool's size.
+
+    Raises:
+        ValueError: If an argument makes no sense or the pool is in use.
+    """
+
+    _esm: Any = live_script("block_grid")
+    _css: Any = live_style("block_grid")
+    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
+    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
+
+    def __init__(
+        self,
+        pool: Pool | type[Pool] | None = None,
+        *,
+        table: Callable[[Pool], Any] = BlockTable,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        preset: str | None = None,
+        challenge: str | Challenge | None = None,
+    ) -> None:
+        if isinstance(challenge, str):
+            challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
+        self.challenge = challenge
+        if challenge:
+            num_blocks = challenge.num_blocks
+            block_size = challenge.block_size
+        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
+        made = self.session.num_blocks, self.session.block_size
+        if challenge and made != (num_blocks, block_size):
+            raise ValueError(
+                f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your "
+                "pool"
+            )
+        self._serial = 0  # number of the state
+        self._solved = 0  # steps of the solution shown
+        self.tables = self.session.tables  # those that exist now, by the name of their sequence
+        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
+        presets = [] if challenge else list(PRESETS)
+        super().__init__(setup={"models": models, "presets": presets})
+        self.on_msg(self.receive)
+        if preset:
+            self.preset(preset)
+        else:
+            self._show()
+
+    def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
+        """Do what a click does. An error of the pool or the table is shown, not raised.
+
+        The verbs::
+
+            new         make a sequence of `n` tokens (default 0)
+            append      add `n` tokens (default 1)
+            write       append one token. If the last block is shared, it is copied first
+            fork        make a second sequence over the same blocks
+            truncate    keep the first `n` tokens
+            free        release all blocks
+
+        Args:
+            verb: one of these.
+            sequence: name of the sequence; a new one is s0, s1, ... by default.
+            n: number of tokens.
+
+        Returns:
+            The name of the sequence that was made or changed.
+
+        Raises:
+            ValueError: For an unknown verb or sequence.
+        """
+        if verb == "write":
+            verb = "append"
+            n = 1
+        if n is None:
+            n = 1 if verb == "append" else 0
+        entry = self.session.do(verb, sequence, n)
+        self._solved = 0
+        changed = _changed(entry)
+        self._show(changed)
+        return changed
+
+    def undo(self) -> None:
+        """Go back one step."""
+        self.seek(self.session.cursor - 1)
+
+    def redo(self) -> None:
+        """Go forward one step that was undone."""
+        self.seek(self.session.cursor + 1)
+
+    def seek(self, step: int) -> None:
+        """Show the state after `step` operations."""
+        self.session.seek(step)
+        last = self.session.last
+        self._show(_changed(last) if last else None)
+
+    def reset(self) -> None:
+        """Start over with a fresh pool and an empty log."""
+        self.session.reset()
+        self._solved = 0
+        self._show()
+
+    def preset(self, name: str) -> None:
+        """Start over and play an example, up to the first operation that fails.
+
+        Args:
+            name: one of `PRESETS`.
+        """
+        operations = example(
+            PRESETS[one_of("preset", name, PRESETS)],
+            self.session.num_blocks,
+            self.session.block_size,
+        )
+        self.session.reset()
+        for operation in operations:
+            if self.session.do(*operation).error:
+                break
+        self._show()
+
+    def solve(self) -> None:
+        """Show one more step of the challenge's solution. The first step starts over."""
+        if self.challenge is None:
+            raise ValueError(
+                'there is no challenge: make the widget with challenge="one_copy" or another name'
+            )
+        if self._solved in (0, len(self.challenge.solution)):
+            self.session.reset()
+            self._solved = 0
+        entry = self.session.do(*self.challenge.solution[self._solved])
+        self._solved += 1
+        self._show(_changed(entry))
+
+    def picture(self) -> Picture:
+        """Return the present state as a drawing and as text, for where no widget runs."""
+        return Picture(self.state)
+
+    # ------------------------------------------------------------------ page and Python
+
+    def receive(self, _widget: Any, message: Any, _buffers: Any = None) -> None:
+        """Answer a message of the page: do the operation, or show why not."""
+        try:
+            match message:
+                case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
+                    getattr(self, verb)()
+                case {"op": "seek", "step": int(step)}:
+                    self.seek(step)
+                case {"op": "preset", "name": str(name)}:
+                    self.preset(name)
+                case {"op": str(verb)}:
+                    self.do(verb, message.get("sequence"), message.get("n"))
+                case _:
+                    raise ValueError(f"not an operation: {message!r}")
+        except Exception as error:  # a click never goes without an answer
+            self._show(note=explain(error))
+
+    def _show(self, focus: str | None = None, note: str | None = None) -> None:
+        """Send the present state to the page.
+
+        Args:
+            focus: name of the sequence that was changed.
+            note: why a message was refused.
+        """
+        session = self.session
+        last = session.last
+        self.pool = session.pool  # the one that is driven
+        self._serial += 1
+        self.state = {
+            **session.reading.snapshot(session.colors),
+            "serial": self._serial,
+            "focus": focus,
+            "note": note,
+            "step": session.cursor,
+            "steps": len(session.log),
+            "copied": session.copied,
+            "copies": [list(copy) for copy in last.copies] if last else [],
+            "error": last.error if last else None,
+            "problems": [*(last.problems if last else ()), *session.reading.problems],
+            "calls": list(last.calls) if last else [],
+            **self._origins(),
+            **self._log(),
+            "challenge": self._goal(self.challenge) if self.challenge else None,
+        }
+
+    def _origins(self) -> dict[str, Any]:
+        """Return the step in which each block was taken, and the operations of these steps."""
+        origins = self.session.origins()
+        log = self.session.log
+        return {
+            "born": {str(block_id): step for block_id, step in origins.items()},
+            "origins": {str(step): str(log[step - 1].operation) for step in set(origins.values())},
+        }
+
+    def _log(self) -> dict[str, Any]:
+        """Return the entries of the log around the present step."""
+        session = self.session
+        last_first = len(session.log) - LOG_WINDOW
+        first = max(0, min(session.cursor - LOG_WINDOW // 2, last_first))
+        entries = session.log[first : first + LOG_WINDOW]
+        return {
+            "log_first": first,
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in entries],
+        }
+
+    def _goal(self, challenge: Challenge) -> dict[str, Any]:
+        """Return what the page shows of a challenge."""
+        missing = challenge.missing(self.session)
+        return {
+            "goal": challenge.goal,
+            "missing": missing,
+            "hint": challenge.hint,
+            "why": "" if missing else challenge.why,
+            "solved": [self._solved, len(challenge.solution)],
+        }
+
+
+def _changed(entry: Entry) -> str:
+    """Return the name of the sequence that an operation made or changed."""
+    return entry.operation.child or entry.operation.sequence

@@ -1,0 +1,331 @@
+"""A drawing with controls: `explore(draw, block_size=([8, 16, 32], 16))`.
+
+The drawing is made again whenever a control is moved. A notebook stores it as it was shown last, so
+a page without a kernel shows it too.
+"""
+
+import functools
+import html
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import traitlets
+
+from pagedlab_lessons.drawing import Drawing
+from pagedlab_lessons.figure_words import described
+from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.opening import opening, share_parts
+from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stored, svg_of
+
+KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
+# The frames that a notebook stores for pages without a kernel.
+MOST_FRAMES = 300
+LARGEST_FRAME = 150_000  # characters of a drawing
+MOST_BYTES = 150_000  # of all drawings of a widget, packed
+_Draw = Callable[..., Any]
+
+
+class _Control(NamedTuple):
+    """A control: its kind, a slider's options, and where it begins.
+
+    The page knows a slider's position, not its value.
+    """
+
+    kind: str  # "slider", "text" or "switch"
+    options: Sequence[Any]  # of a slider, otherwise empty
+    at: Any  # a slider's position, a text, or whether a switch is on
+
+    def value(self, at: Any) -> Any:
+        """Return the value at a position."""
+        return self.options[at] if self.kind == "slider" else at
+
+    def positions(self) -> list[Any]:
+        """Return all positions; of a text box the one that it has."""
+        if self.kind == "switch":
+            return [False, True]
+        return list(range(len(self.options))) if self.kind == "slider" else [self.at]
+
+    def sent(self) -> list[int | str]:
+        """Return a slider's options as the page gets them: a whole number, or a text."""
+        return [option if type(option) is int else str(option) for option in self.options]
+
+    def written(self) -> list[str]:
+        """Return a slider's options in words."""
+        return [f"{option:,}" if isinstance(option, int) else option for option in self.sent()]
+
+
+def _control(name: str, given: Any) -> _Control:
+    """Return the control that a caller describes.
+
+    Raises:
+        ValueError: If the description is none of `KINDS`.
+    """
+    if isinstance(given, bool):
+        return _Control("switch", (), given)
+    if isinstance(given, str):
+        return _Control("text", (), given)
+    try:
+        options, first = given
+        options = list(options)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {KINDS}, got {given!r}") from None
+    if not options:
+        raise ValueError(f"{name} needs an option at least")
+    control = _Control("slider", options, 0)
+    if first not in options:
+        written = ", ".join(control.written())
+        raise ValueError(f"{name} must begin at one of its options {written}, got {first!r}")
+    return control._replace(at=options.index(first))
+
+
+def _as_page(drawn: Any) -> str:
+    """Return what `draw` returned as SVG or HTML.
+
+    Raises:
+        TypeError: If it is no drawing.
+    """
+    if isinstance(drawn, Drawing):
+        return drawn + drawn.narrow
+    if isinstance(drawn, str):
+        return drawn
+    if hasattr(drawn, "savefig"):
+        close_figure(drawn)
+        return svg_of(drawn)
+    raise TypeError(f"draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn!r}")
+
+
+def _alert(error: Exception) -> str:
+    """Return an error as HTML."""
+    message = html.escape(f"{type(error).__name__}: {error}")
+    return f'<p class="pl-alert">{message}</p>'
+
+
+class Explorer(Page):
+    """Controls above what `draw` returns for them. Made by `explore`, which says what they are.
+
+    `values` holds the current settings; `set` changes them.
+    """
+
+    _esm: Any = live_script("explore")
+    _css: Any = live_style("block_grid", "explore")
+    caption: Any = traitlets.Unicode().tag(sync=True)
+    controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
+    # the positions of the controls, and a running number
+    asked: Any = traitlets.Dict().tag(sync=True)
+    drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
+
+    def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
+        if not isinstance(caption, str):
+            raise TypeError(
+                "caption must be a str, the line below the drawing; give a control another name"
+            )
+        self._draw = draw
+        self._controls = {name: _control(name, given) for name, given in controls.items()}
+        self._shown: Any = None
+        super().__init__(caption=caption, asked={"number": -1, "at": {}})
+        self._show_controls()
+        self._redraw()
+        self.observe(self._answer, names="asked")
+
+    def offer(self, **controls: Any) -> None:
+        """Give every control new options and a new value.
+
+        Args:
+            controls: as in `explore`, each of the kind that it was.
+
+        Raises:
+            ValueError: If a control is missing, new, or of another kind.
+        """
+        if set(controls) != set(self._controls):
+            given = ", ".join(controls) or "none"
+            raise ValueError(f"the controls are {', '.join(self._controls)}; got {given}")
+        offered = {}
+        for name, given in controls.items():
+            offered[name] = _control(name, given)
+            kind = self._controls[name].kind
+            if offered[name].kind != kind:
+                raise ValueError(f"{name} is a {kind} and stays one: give {KINDS}, got {given!r}")
+        self._controls = offered
+        self._show_controls()
+
+    def _show_controls(self) -> None:
+        """Send the controls to the page, at their beginnings."""
+        shown = []
+        at = {}
+        for name, control in self._controls.items():
+            shown.append({"name": name, "kind": control.kind, "options": control.sent()})
+            at[name] = control.at
+        with self.hold_sync():
+            self.controls = shown
+            self.asked = {"number": self.asked["number"] + 1, "at": at}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Each control's value by name, as `draw` gets it."""
+        return {name: self._controls[name].value(at) for name, at in self.asked["at"].items()}
+
+    def set(self, **values: Any) -> None:
+        """Move controls as a reader would.
+
+        Args:
+            values: the new value of each control to move.
+
+        Raises:
+            ValueError: If there is no such control, or it has no such value.
+        """
+        at = dict(self.asked["at"])
+        for name, value in values.items():
+            at[name] = self._position(name, value)
+        self.asked = {"number": self.asked["number"] + 1, "at": at}
+
+    def _position(self, name: str, value: Any) -> Any:
+        """Return the position of a control at a value."""
+        if name not in self._controls:
+            raise ValueError(f"there is no control {name!r}; there are {', '.join(self._controls)}")
+        control = self._controls[name]
+        if control.kind == "slider":
+            if value not in control.options:
+                written = ", ".join(control.written())
+                raise ValueError(f"{name} must be one of {written}, got {value!r}")
+            return control.options.index(value)
+        wanted = str if control.kind == "text" else bool
+        if not isinstance(value, wanted):
+            raise ValueError(f"{name} must be a {wanted.__name__}, got {value!r}")
+        return value
+
+    def _answer(self, _: Any) -> None:
+        """Draw what the page asked for. It waits for an answer, so an error is one too."""
+        try:
+            self._redraw()
+        except Exception as error:  # from the reader's own `draw`, perhaps
+            self.drawn = {"number": self.asked["number"], "html": _alert(error)}
+
+    def _redraw(self) -> None:
+        number = self.asked["number"]
+        drawn = self._draw(**self.values)
+        page = _as_page(drawn)
+        self._shown = drawn
+        self.drawn = {"number": number, "html": page}
+
+    def opening(self) -> dict[str, str] | None:
+        """Return a drawing for each setting of the controls that are not fixed.
+
+        None if the drawings are too large, or if there are no controls and no parts to point at.
+        """
+        page = self.drawn["html"]
+        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
+            return None
+        draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
+        for free in self._choices_of_free_controls():
+            made = self._opening(free, draw)
+            if len(made["packed"]) <= MOST_BYTES:
+                return made
+        return None
+
+    def _opening(self, free: list[str], draw: Callable[..., str]) -> dict[str, str]:
+        """Return the opening in which these controls move.
+
+        Args:
+            free: names of controls.
+            draw: called with the name and position of each control, returns the drawing.
+        """
+        drawings: dict[str, int] = {}
+        order = []
+        for at in self._settings(free):
+            page = draw(*at.items())
+            order.append(drawings.setdefault(page, len(drawings)))
+        controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
+        values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
+        return opening("explore", {**values, "order": order, **share_parts(drawings)})
+
+    def _choices_of_free_controls(self) -> Iterator[list[str]]:
+        """Yield the names of the controls that may move on a page without a kernel, most first.
+
+        First all but the text boxes. Each next choice lacks the control with the fewest positions,
+        the last one of several. Choices with too many drawings are left out.
+        """
+        numbers = {
+            name: len(control.positions())
+            for name, control in self._controls.items()
+            if control.kind != "text"
+        }
+        while True:
+            if math.prod(numbers.values()) <= MOST_FRAMES:
+                yield list(numbers)
+            if len(numbers) <= 1:
+                return
+            shortest = min(reversed(numbers), key=numbers.__getitem__)
+            del numbers[shortest]
+
+    def _settings(self, free: list[str]) -> Iterator[dict[str, Any]]:
+        """Yield each setting of these controls, the last one's changing fastest.
+
+        The others stay where they are.
+        """
+        positions = [self._controls[name].positions() for name in free]
+        for chosen in itertools.product(*positions):
+            yield {**self.asked["at"], **dict(zip(free, chosen, strict=True))}
+
+    def _drawing_at(self, at: dict[str, Any]) -> str:
+        """Return the drawing for these positions, or why there is none."""
+        if at == self.asked["at"]:
+            return str(self.drawn["html"])
+        values = {name: self._controls[name].value(place) for name, place in at.items()}
+        try:
+            return _as_page(self._draw(**values))
+        except Exception as error:  # as on a live page
+            return _alert(error)
+
+    def __repr__(self) -> str:
+        parts = [name_of(self._shown) if isinstance(self._shown, str) else "", self.caption]
+        words = ". ".join(part.rstrip(".") for part in parts if part)
+        settings = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+        if not words:
+            return f"A drawing, for {settings}" if settings else "A drawing"
+        return f"{words}. For {settings}" if settings else f"{words}."
+
+    def still(self) -> Any:
+        if isinstance(self._shown, str):
+            return stored(self._shown, repr(self)), {}
+        width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
+        sizes = {"image/png": {"width": width, "height": height, "alt": self._seen()}}
+        ground = getattr(self._shown, "ground", "white")
+        return {"image/png": png(self._shown, facecolor=ground)}, sizes
+
+    def _seen(self) -> str:
+        """The description of a figure, and the settings that it is for."""
+        return f"{described(self._shown)}. {self!r}"
+
+
+def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
+    """Show a drawing with controls; it is drawn again whenever a control is moved. ::
+
+        explore(draw_blocks, "Blocks of a chat.", size=([8, 16, 32], 16), words="Hi")
+
+    An SVG or HTML uses the theme's colours: var(--ink), --soft, --ground, --card, --well, --line
+    and --accent. Its elements may have these attributes::
+
+        data-link="a b"        lights up together with every element that shares a word
+        data-say="..."         what the line below the drawing says while it is pointed at
+        data-set="name=value"  a click sets this control
+
+    A `lessons.drawing.Drawing` has a second SVG, for a narrow page.
+
+    Args:
+        draw: called with each control's value by name; returns a matplotlib figure, or SVG or HTML
+            as a str.
+        caption: the line below the drawing.
+        controls: each is (options, first) for a slider, a str for a text box, or a bool for a
+            switch.
+
+    Returns:
+        The widget. Make it the last line of a cell. `values` holds its settings; `set(name=value)`
+        changes them.
+
+    Raises:
+        ValueError: If a control is none of these.
+        TypeError: If `draw` returns something else.
+    """
+    return Explorer(draw, caption, **controls)

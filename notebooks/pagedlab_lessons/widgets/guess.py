@@ -1,0 +1,231 @@
+"""A guess before a result: `guess` asks for a number, and `reveal` later shows it beside the truth.
+
+The truth is not on the page until the reader has guessed or clicks "show me". In a stored notebook
+it is folded away.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from contextlib import suppress
+from typing import Any
+
+import traitlets
+from IPython.display import display
+
+from pagedlab_lessons.figure_words import described
+from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.page import Page, close_figure, png
+
+_SPACES = dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"), " ")
+_NUMBER = re.compile(
+    r"""
+    (?<![\w.,])              # not inside a word, such as the 100 of "H100"
+    (-?)
+    (\d[\d.,]*|[.,]\d+)      # digits, with marks for thousands and decimals
+    (e[+-]?\d+)?
+    (?:\ */\ *(\d+))?        # the denominator of a fraction
+    (k(?![a-z]))?            # thousands
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def parse(text: str) -> float | None:
+    """Return the first number in what a reader typed, or None if there is none.
+
+    Both "1,024" and "1 000" are thousands; "1,5" is one and a half. Also accepted are fractions
+    ("1/2"), "10k", and units ("12 %", "100ms").
+
+    Args:
+        text: what was typed.
+    """
+    text = text.translate(_SPACES).replace("\N{MINUS SIGN}", "-")
+    text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)  # "1 000"
+    found = _NUMBER.search(text)
+    if not found:
+        return None
+    sign, digits, exponent, denominator, thousands = found.groups()
+    with suppress(ValueError, ZeroDivisionError):
+        number = float(f"{sign}{_with_decimal_point(digits)}{exponent or ''}")
+        number *= 1000 if thousands else 1
+        number /= int(denominator or 1)
+        return number if math.isfinite(number) else None
+    return None
+
+
+def _with_decimal_point(digits: str) -> str:
+    """Return digits without marks for thousands, and with a point as the decimal mark.
+
+    Raises:
+        ValueError: If the marks make no sense.
+    """
+    digits = digits.rstrip(".,")  # of the sentence around the number
+    marks = re.sub(r"\d", "", digits)
+    if not marks:
+        return digits
+    last = marks[-1]
+    if len(set(marks)) == 2:  # "1.234,5" or "1,234.5"
+        whole, _, decimals = digits.rpartition(last)
+        return f"{_without_thousands(whole)}.{decimals}"
+    if len(marks) > 1:
+        return _without_thousands(digits)
+    if last == "," and re.fullmatch(r"[1-9]\d{0,2},\d{3}", digits):
+        return digits.replace(",", "")
+    return digits.replace(",", ".")
+
+
+def _without_thousands(whole: str) -> str:
+    """Return "1,234,567" as "1234567"."""
+    if not re.fullmatch(r"\d{1,3}([.,]\d{3})*", whole):
+        raise ValueError(f"{whole} is no number")
+    return re.sub("[.,]", "", whole)
+
+
+def in_words(number: float) -> str:
+    """Return a number with three significant digits or all digits before the point: "1,235"."""
+    if number == 0 or abs(number) >= 99.95:
+        return f"{number:,.0f}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(number))))
+    return f"{number:.{decimals}f}".rstrip("0").rstrip(".")
+
+
+# What readers did, by question: a cell that is run again has the guess that was typed before.
+_typed: dict[str, str] = {}
+_skipped: set[str] = set()
+
+
+def _remember(change: Any) -> None:
+    """Note that a guess was typed or skipped."""
+    question = change.owner.question
+    if change.name == "typed":
+        _typed[question] = change.new
+    elif change.new:
+        _skipped.add(question)
+
+
+class Guess(Page):
+    """A question with an input box, made and shown by `guess`.
+
+    With a truth it is what `reveal` returns.
+    """
+
+    _esm: Any = live_script("guess")
+    _css: Any = live_style("block_grid", "guess")
+    question: Any = traitlets.Unicode().tag(sync=True)
+    unit: Any = traitlets.Unicode().tag(sync=True)
+    reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth
+    typed: Any = traitlets.Unicode().tag(sync=True)
+    shown: Any = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
+    page: Any = traitlets.Unicode().tag(sync=True)  # HTML below the question
+
+    def __init__(
+        self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
+    ) -> None:
+        self.truth = truth
+        self._is_share = unit == "%" and "in %" not in question
+        self._evidence = "".join(map(_as_html, evidence))
+        super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
+        self.observe(self._update, names=["typed", "shown"])
+        self._update()
+
+    @property
+    def value(self) -> float | None:
+        """The reader's number, None as long as there is none that may be right."""
+        number = parse(self.typed)
+        if self._is_share and number is not None and not 0 <= number <= 100:
+            return None
+        return number
+
+    def reveal(self, truth: float, *evidence: Any) -> Guess:
+        """Show the guess and the truth on one scale. Make this the last line of a cell.
+
+        Args:
+            truth: the right number.
+            evidence: texts and figures to show below. In JupyterLab whatever else the cell prints
+                and draws waits for the answer too.
+        """
+        revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
+        revealed.shown = self.question in _skipped
+        revealed.observe(_remember, names=["shown"])
+        traitlets.link((self, "typed"), (revealed, "typed"))
+        return revealed
+
+    def _say(self, number: float) -> str:
+        is_plural = number != 1 or len(self.unit) <= 2  # "ms" is no plural
+        unit = self.unit if is_plural else self.unit.removesuffix("s")
+        return html.escape(f"{in_words(number)} {unit}".strip())
+
+    def _update(self, _: Any = None) -> None:
+        if self.truth is not None and (self.value is not None or self.shown):
+            self.page = self._scale() + self._evidence
+        else:
+            self.page = self._noted()
+
+    def _noted(self) -> str:
+        """Return what to answer to a guess before the truth is known."""
+        if not self.typed:
+            return ""
+        if self.value is None:
+            if self._is_share and parse(self.typed) is not None:
+                return "A share is between 0 and 100 %."
+            return "A number, please."
+        return f"Noted: {self._say(self.value)}."
+
+    def _scale(self) -> str:
+        """Return the truth, and the guess if there is one, on a scale with zero on it."""
+        marks = {"it is": self.truth}
+        if self.value is not None:
+            marks["you said"] = self.value
+        low = min(0, *marks.values())
+        high = max(0, *marks.values())
+        length = high - low or 1
+        spans = [
+            f'<span style="--at:{100 * (number - low) / length:.1f}%">'
+            f"{name} <b>{self._say(number)}</b></span>"
+            for name, number in marks.items()
+        ]
+        return f'<div class="pg-scale">{"".join(spans)}</div>'
+
+    def __repr__(self) -> str:
+        asked_for = "the answer is folded away" if self.reveals else self.unit or "a number"
+        return f"Guess: {self.question} ({asked_for})"
+
+    def still(self) -> Any:
+        question = html.escape(self.question)
+        if not self.reveals:
+            return {"text/html": f"<p><b>Guess:</b> {question}</p>"}, {}
+        answer = f"<p>{question} <b>{self._say(self.truth)}</b></p>{self._evidence}"
+        folded = f"<details><summary>The answer</summary>{answer}</details>"
+        return {"text/html": folded}, {}
+
+
+def _as_html(evidence: Any) -> str:
+    """Return a text, or a figure at twice the pixels, as HTML."""
+    if isinstance(evidence, str):
+        return f"<pre>{html.escape(evidence)}</pre>"
+    close_figure(evidence)
+    width = int(96 * evidence.get_size_inches()[0])
+    data = png(evidence, facecolor=getattr(evidence, "ground", "white"))
+    alt = html.escape(described(evidence))
+    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
+
+
+def guess(question: str, unit: str = "") -> Guess:
+    """Ask the reader for a number and show the input box.
+
+    Args:
+        question: the question.
+        unit: shown after the input box, such as "%" or "blocks". In "%" a guess is between 0 and
+            100, unless the question asks for something "in %" of something else.
+
+    Returns:
+        The question; keep it, and later end a cell with `asked.reveal(truth)`. If its cell is run
+        again, it still has the guess.
+    """
+    asked = Guess(question, unit, _typed.get(question, ""))
+    asked.observe(_remember, names=["typed"])
+    display(asked)
+    return asked

@@ -1,0 +1,56 @@
+"""People's names for the sequences of a recording, in place of r0, r1, r2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagedlab.recipes.trace.format import request_of
+
+# The fields of a step that are written by sequence or request.
+_BY_NAME = ("texts", "computed", "admitted", "preempted", "drafts", "held", "likely")
+
+
+def with_names(recording: dict[str, Any], prompts: Mapping[str, str]) -> dict[str, Any]:
+    """Return a recording whose sequences have the names of people.
+
+    Args:
+        recording: as docs/trace.md describes it. It is not changed.
+        prompts: by each person's name, words that only this person's prompt has.
+    """
+    if not prompts:
+        return {**recording, "steps": recording["steps"][:]}
+    names = _names_of(recording["steps"], prompts)
+    steps = [_renamed(step, names) for step in recording["steps"]]
+    return {**recording, "steps": steps}
+
+
+def _names_of(steps: list[dict[str, Any]], prompts: Mapping[str, str]) -> dict[str, str]:
+    """Return each request's person, of those requests that have one."""
+    names: dict[str, str] = {}
+    for step in steps:
+        for sequence, change in step.get("texts", {}).items():
+            if "prompt" not in change or "words" not in change:
+                continue
+            prompt = "".join(change["words"][1][: change["prompt"]])
+            for person, words in prompts.items():
+                if words in prompt and person not in names.values():
+                    names.setdefault(request_of(sequence), person)
+    return names
+
+
+def _renamed(step: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a step that names people."""
+    changed = dict(step)
+    for field in _BY_NAME:
+        if field in step:
+            changed[field] = {_name(key, names): value for key, value in step[field].items()}
+    if "resumed" in step:
+        changed["resumed"] = [_name(request, names) for request in step["resumed"]]
+    return changed
+
+
+def _name(sequence: str, names: Mapping[str, str]) -> str:
+    """Return "Anna.1" for "r3.1", if request r3 is Anna's."""
+    request = request_of(sequence)
+    return names.get(request, request) + sequence[len(request) :]

@@ -1,0 +1,122 @@
+"""The stage: what an engine did, played back word by word and block by block. stage.js draws it.
+
+engine  -- after every step -->  Recorder  -- `recorded`, whole -->  the page, at its own speed
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import traitlets
+
+from pagedlab.recipes.trace import Recorder, Replay, load_recording
+from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.names import with_names
+from pagedlab_lessons.widgets.opening import opening
+from pagedlab_lessons.widgets.page import Page
+from pagedlab_lessons.widgets.picture import Picture, StagePicture
+
+INTERVAL = 0.1  # seconds between two messages to the page
+# half of what a Jupyter server lets a kernel send before it drops messages
+BYTES_PER_SECOND = 500_000
+
+
+class Stage(Page):
+    """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
+
+        with Stage(llm):    # shown at once, and records until here
+            llm.generate(prompts)
+
+    Nothing is left out, however fast the engine is: the page follows at a speed that an eye can.
+    Only the first 1,024 blocks are drawn; the counters are the pool's. Without `with`, it records
+    until `close()`.
+
+    Args:
+        source: an engine, as for `trace.Recorder`; a recording; or the path of one.
+        names: by each person's name, words that only this person's prompt has. The stage then says
+            the name in place of "r0".
+
+    Raises:
+        ValueError: Names the first field of a recording that is wrong.
+    """
+
+    _esm: Any = live_script("stage")
+    _css: Any = live_style("block_grid", "stage")
+    recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
+    step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
+    live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
+
+    def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
+        self._names = dict(names or {})
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due = 0.0
+        self._pending = False
+        self.recorder: Recorder | None = None
+        if isinstance(source, str | Path | dict):
+            super().__init__(recorded=with_names(load_recording(source), self._names))
+        else:
+            with suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
+            self.recorder = Recorder(source, on_step=self._on_step)
+            super().__init__(live=True)
+            self.refresh()
+
+    def end(self) -> None:
+        """Show all that was recorded, and stop recording. The recording can still be played."""
+        if self.recorder:
+            self.recorder.update()
+            self.refresh()
+            self.recorder.close()
+        self.live = False
+
+    def refresh(self) -> None:
+        """Show what has been recorded so far."""
+        self._pending = False
+        if self.recorder:
+            self.recorded = with_names(self.recorder.recording, self._names)
+            size = len(json.dumps(self.recorded))
+            self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
+
+    def seek(self, step: int) -> None:
+        """Show the state after that step; 0 is the state at first, -1 plays from there."""
+        if step >= 0:
+            self.replay(step)
+        self.step = step
+
+    def replay(self, step: int | None = None) -> Replay:
+        """The state after that step, in Python; None is the step with most to see."""
+        recording = self.recorded
+        if self.recorder:
+            recording = with_names(self.recorder.recording, self._names)
+        replay = Replay(recording)
+        return replay.seek(replay.busiest_step() if step is None else step)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to a file, for `Stage(path)` to play."""
+        recording = self.replay(0).recording
+        text = json.dumps(recording, separators=(",", ":"))
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    def picture(self) -> Picture:
+        """The step with most to see, as a drawing and as text."""
+        return StagePicture(self.replay())
+
+    def opening(self) -> dict[str, str] | None:
+        """Return the recording, for a page without a kernel."""
+        return opening("stage", {"recorded": self.replay(0).recording, "step": -1, "live": False})
+
+    def _on_step(self) -> None:
+        # Without an event loop nothing could call back later for the last steps: show each one.
+        if self._loop is None or time.monotonic() >= self._due:
+            self.refresh()
+        elif not self._pending:
+            self._pending = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, INTERVAL, self._catch_up)
+
+    def _catch_up(self) -> None:
+        if self._pending:
+            self.refresh()

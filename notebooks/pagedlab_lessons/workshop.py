@@ -1,0 +1,879 @@
+"""The pictures of notebook 07's workshop: the ladder of kernels, and the loads of a kernel.
+
+    draw_opening    the loads of a rung beside the speeds of all rungs
+    draw_loads      the loads of a reader's kernel in a puzzle's example, element by element
+    speed_beside    the speed of a reader's kernel in the ladder, measured now
+    loads_beside    the bytes that it loads for each byte that is needed, beside the rungs
+
+The page shows them through `widgets.workshop`. The speeds are those of data/results,
+measured by `benchmarks/attention.py --rungs`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pagedlab.shipped import benchmark, results
+from pagedlab.validation import one_of
+from pagedlab_lessons.colors import NEUTRAL, Look, ink_on, sequence_color
+from pagedlab_lessons.drawing import (
+    BOLD,
+    CARD,
+    HALO,
+    INK,
+    LINE,
+    NARROW,
+    SOFT,
+    WRONG,
+    Drawing,
+    Run,
+    Strip,
+    box,
+    label,
+    linked,
+    narrow_svg,
+    rows,
+    svg,
+    wide,
+)
+from pagedlab_lessons.rung_reasons import NARROW_REASON, draw_narrow_reason, draw_reason
+
+if TYPE_CHECKING:
+    from pagedlab_lessons.fence import Access
+    from pagedlab_lessons.tracer import Batch, Trace
+
+SHAPES = {
+    "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
+    "Qwen2.5-7B, 64 x 4,096": "qwen2.5-7b decode 64 x 4096, block 16",
+    "Qwen2.5-0.5B, 256 x 1,024": "qwen2.5-0.5b decode 256 x 1024, block 16",
+    "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
+}
+RUNGS = {  # of pagedlab_lessons.ladder, and which of the tracer's shows its loads
+    "1 one page at a time": "1 one page at a time",
+    "2 a tile of several pages": "2 a tile of 32 keys",
+    "3 heads share a load": "3 heads share a load",
+    "4 tensor cores": "3 heads share a load",
+    "5 more in flight": "3 heads share a load",
+    "6 fewer warps": "3 heads share a load",
+    "7 splits and their merge": "7 four splits",
+}
+UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
+PEERS = {
+    "pagedlab": "the library's kernel",
+    UNPAGED: "unpaged, cuDNN",
+    "gather + SDPA": "gather, then torch",
+}
+# Names of methods in benchmarks/attention.py, and of their bars.
+METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
+
+
+def recorded() -> dict[str, Any]:
+    """Return the measured ladder: machine, roofs, rows, and the compiler's figures."""
+    return results("h200")["ladder"]
+
+
+# The ladder ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Where a ladder is drawn, in pixels.
+
+    Args:
+        left: the left edge.
+        width: of names and bars.
+        row: from bar to bar.
+        names: of the names.
+        font: size of all letters.
+        bar: height of a bar.
+    """
+
+    left: float = 640
+    width: float = 440
+    row: int = 26
+    names: int = 184
+    font: int = 12
+    bar: int = 18
+
+
+WIDE_LADDER = Ladder()
+NARROW_LADDER = Ladder(left=0, width=NARROW, row=18, names=172, font=11, bar=15)
+
+
+def draw_ladder(
+    speeds: dict[str, float],
+    copy: float,
+    now: str = "",
+    top: float = 40,
+    hidden: Collection[str] = (),
+    place: Ladder = WIDE_LADDER,
+) -> list[str]:
+    """Draw a bar for each kernel, and the speed of a copy as a dotted line.
+
+    Args:
+        speeds: GB/s by name.
+        copy: GB/s of a copy.
+        now: the name to mark.
+        top: in pixels.
+        hidden: names whose speed is shown as a question mark.
+        place: where it is, from `top` down.
+    """
+    left, font = place.left, place.font
+    x = left + place.names
+    pitch = (place.width - place.names - 50) / max(copy, *speeds.values())
+    roof = x + pitch * copy
+    parts = []
+    for row, (name, speed) in enumerate(speeds.items()):
+        y = top + place.row * row
+        base = y + place.bar / 2 + 4.5
+        if name in hidden:
+            parts.append(label(left, base, name, font, SOFT, place.names - 8))
+            parts.append(label(x + 5, base, "?", font, SOFT))
+            continue
+        color, share = _look_of_rung(name, now)
+        look = BOLD if name == now else ""
+        bar = pitch * speed
+        number = f"{speed:,.0f}"
+        end_of_bar = x + bar + 5
+        crosses_line = end_of_bar < roof < end_of_bar + wide(number, font)
+        ink = ink_on(color) if crosses_line else INK
+        if crosses_line:
+            end_of_bar -= wide(number, font) + 10
+        drawn = [
+            box(left, y, place.names + bar, place.bar, LINE, 0),  # the whole row can be pointed at
+            box(x, y, bar, place.bar, color, share, color),
+            label(left, base, name, font, INK, place.names - 8, look),
+            label(end_of_bar, base, number, font, ink, 0, look),
+        ]
+        say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
+        parts.append(linked([name], say, *drawn))
+    end = top + place.row * len(speeds)
+    parts.append(_dotted(roof, top - 8, end))
+    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", font, SOFT))
+    return parts
+
+
+def _look_of_rung(name: str, now: str) -> tuple[str, float]:
+    """Return the colour of a bar and its share: the marked one, a rung, or a peer."""
+    if name == now:
+        return sequence_color(5), 1
+    if name[0].isdigit():
+        return sequence_color(0), 0.75
+    return sequence_color(1), 0.3
+
+
+def _dotted(x: float, top: float, bottom: float) -> str:
+    """Draw a dotted line downwards."""
+    look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
+    return f'<path d="M{x:.1f} {top:.0f}V{bottom:.0f}" {look}/>'
+
+
+def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
+    """Return the recorded GB/s of each rung and peer.
+
+    Args:
+        case: one of the values of `SHAPES`.
+        pages: slots in a page, 16 or 64. Not every kernel was measured with 64.
+    """
+    case = case.replace("block 16", f"block {pages}")
+    rows = {
+        row["method"]: row["GB/s"]
+        for row in recorded()["rows"]
+        if row["case"] == case and "GB/s" in row
+    }
+    return {name: rows[method] for method, name in METHODS.items() if method in rows}
+
+
+def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> Drawing:
+    """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
+
+    On a narrow page the speeds are below memory.
+
+    Args:
+        traces: of the rungs; empty without Triton.
+        rung: one of `RUNGS`.
+        progress: which step of the rung's trace, in per cent: 0 is the first one, 100 the last.
+        shape: one of `SHAPES`.
+    """
+    parts = []
+    if RUNGS[rung] in traces:
+        parts += _draw_trace(traces[RUNGS[rung]], rung, progress)
+    found = recorded()
+    machine = found["machine"]
+    parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
+    parts.append(label(640, 32, f"{machine['card']}, {machine['date']}", 12, SOFT))
+    speeds = speeds_of(SHAPES[shape])
+    copy = found["roofs"]["copy"] / 1e9
+    parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
+    parts += draw_reason(rung, 366)
+    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
+    wide = svg(1080, 490, parts, name, shown_width=950)
+    return Drawing(wide, _narrow_opening(traces, rung, progress, shape))
+
+
+def _narrow_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
+    """Draw memory, the reason and the ladder below one another."""
+    parts = []
+    name = f"Rung {rung}"
+    y = 14.0
+    if trace := traces.get(RUNGS[rung]):
+        at = _step_at(trace, progress)
+        name = _headline(trace, at)
+        parts.append(label(0, 11, "solid: loaded now, by program", 11, SOFT))
+        parts.append(label(0, 26, f"({_axes(rung)})", 11, SOFT))
+        parts += draw_memory(trace, at, 34, NARROW_MEMORY)
+        y = 34 + NARROW_MEMORY.height(trace.batch) + 18
+    parts.append(label(0, y, f"GB/s, {shape}", 12, look=BOLD))
+    found = recorded()
+    machine = found["machine"]
+    parts.append(label(0, y + 15, f"{machine['card']}, {machine['date']}", 11, SOFT, NARROW))
+    speeds = speeds_of(SHAPES[shape])
+    hidden = _not_shown_yet(rung, speeds)
+    copy = found["roofs"]["copy"] / 1e9
+    parts += draw_ladder(speeds, copy, rung, y + 28, hidden, NARROW_LADDER)
+    y += 28 + NARROW_LADDER.row * len(speeds) + 38
+    parts += draw_narrow_reason(rung, y)
+    return narrow_svg(y + NARROW_REASON, parts, name)
+
+
+def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
+    """Return the rungs after this one: a guess about their speed comes later in the notebook."""
+    names = list(RUNGS)
+    if rung == names[-1]:
+        return []
+    shown = names[: names.index(rung) + 1]
+    return [name for name in speeds if name not in shown]
+
+
+def _draw_trace(trace: Trace, rung: str, progress: int) -> list[str]:
+    """Draw memory at a step of a trace, with a headline."""
+    at = _step_at(trace, progress)
+    explained = f"colour: sequence; solid: loaded now, by program ({_axes(rung)})"
+    return [
+        *draw_memory(trace, at),
+        label(0, 15, _headline(trace, at), 13, look=BOLD),
+        label(0, 32, explained, 12, SOFT),
+    ]
+
+
+def _step_at(trace: Trace, progress: int) -> int:
+    """Return the step of a trace at this per cent of it."""
+    return round(progress / 100 * (len(trace.steps) - 1))
+
+
+def _headline(trace: Trace, at: int) -> str:
+    """Return what a step of a trace shows, in words."""
+    times = trace.rows_loaded / trace.rows_stored
+    working = sum(len(rows) > 0 for rows in trace.steps[at].values())
+    return (
+        f"Step {at + 1} of {len(trace.steps)}: {working} of {trace.programs} programs at work, "
+        f"each key loaded {times:.0f} x"
+    )
+
+
+def _axes(rung: str) -> str:
+    """Return the axes of a rung's programs."""
+    if rung[0] in "12":
+        return "sequence, query head"
+    if rung[0] == "7":
+        return "sequence, KV head, split"
+    return "sequence, KV head"
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A key that a program loaded: its slot in the page, and whether it was in this step."""
+
+    slot: int
+    is_now: bool
+    program: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where pages are drawn, in pixels.
+
+    Args:
+        across: pages in a row.
+        cell: of a slot.
+        stripe: of a KV head of a page.
+        between: from page to page, with the number of the page.
+        gap: from row to row.
+        left: where the first page begins.
+        is_number_right: whether the number of a page ends beside the page.
+    """
+
+    across: int = 4
+    cell: float = 8.0
+    stripe: float = 17.0
+    between: float = 26
+    gap: float = 8
+    left: float = 18
+    is_number_right: bool = False
+
+    def corner(self, page: int, batch: Batch) -> tuple[float, float]:
+        """The left and the top of a page; the first row is at 0."""
+        row, column = divmod(page, self.across)
+        x = self.left + column * (batch.block_size * self.cell + self.between)
+        return x, row * (2 * self.stripe + self.gap)
+
+    def height(self, batch: Batch) -> float:
+        """The height of all pages of two KV heads."""
+        return -(-batch.num_blocks // self.across) * (2 * self.stripe + self.gap)
+
+    def left_of_number(self, page: int, x: float) -> float:
+        """Where the number of a page begins, whose stripes begin at `x`."""
+        return x - 3 - wide(str(page), 11) if self.is_number_right else x - 17
+
+
+WIDE_MEMORY = Memory()
+NARROW_MEMORY = Memory(
+    across=3, cell=5, stripe=15, between=21.5, gap=3, left=17, is_number_right=True
+)
+
+
+def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_MEMORY) -> list[str]:
+    """Draw the key cache page by page, with a stripe for each KV head.
+
+    Solid slots are loaded in this step, pale ones were loaded before, empty ones were not.
+
+    Args:
+        trace: of a kernel.
+        step: of the trace, from 0 on.
+        top: in pixels.
+        place: where the pages are, from `top` down.
+    """
+    batch = trace.batch
+    owner = {page: b for b, table in enumerate(batch.tables()) for page in table}
+    loads = _loads_by_stripe(trace, step)
+    programs = {program for loaded in trace.steps for program in loaded}
+    num_axes = 3 if any(program[2] for program in programs) else 2
+    parts = []
+    for page in range(batch.num_blocks):
+        x, y = place.corner(page, batch)
+        y += top
+        left = place.left_of_number(page, x)
+        parts.append(label(left, y + place.stripe + 3, str(page), 11, SOFT))
+        sequence = owner.get(page)
+        whose = "no sequence's" if sequence is None else f"sequence {sequence}"
+        for head in range(batch.kv_heads):
+            found = loads[page, head]
+            strip = Strip(x, y + head * place.stripe, place.cell, place.stripe - 2)
+            drawn = _draw_stripe(strip, batch.block_size, sequence, found, num_axes)
+            say = f"page {page}, KV head {head}, {whose}: {len(found)} loads of a key so far"
+            parts.append(linked([f"{page}-{head}"], say, *drawn))
+    return parts
+
+
+def _loads_by_stripe(trace: Trace, step: int) -> defaultdict[tuple[int, int], list[_Load]]:
+    """Return the loads up to a step by page and KV head."""
+    batch = trace.batch
+    loads: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
+    for i, programs in enumerate(trace.steps[: step + 1]):
+        for program, loaded in programs.items():
+            for row in loaded.tolist():
+                slot, head = divmod(row, batch.kv_heads)
+                page, offset = divmod(slot, batch.block_size)
+                loads[page, head].append(_Load(offset, i == step, program))
+    return loads
+
+
+def _draw_stripe(
+    strip: Strip, size: int, sequence: int | None, loads: list[_Load], num_axes: int
+) -> list[str]:
+    """Draw a KV head of a page: what was loaded before, what is loaded now, and by which programs.
+
+    Args:
+        strip: where it is.
+        size: slots in a page.
+        sequence: that the page belongs to.
+        loads: of this stripe.
+        num_axes: of the kernel's grid.
+    """
+    color = NEUTRAL if sequence is None else sequence_color(sequence)
+    edge = LINE if sequence is None else color
+    runs = [Run(0, size, Look("none"), edge)]
+    width = 0
+    for is_now in (False, True):
+        slots = [load.slot for load in loads if load.is_now == is_now]
+        if slots:
+            first, last = min(slots), max(slots)
+            width = last + 1 - first
+            runs.append(Run(first, last + 1, Look(color, is_pale=not is_now)))
+    drawn = rows(runs, strip)
+    names = dict.fromkeys(name_of(load.program, num_axes) for load in loads if load.is_now)
+    if names:
+        ink = "#FFFFFF" if color == sequence_color(0) else "#000000"
+        drawn.append(_draw_names(" ".join(names), strip, width * strip.unit, size, ink))
+    return drawn
+
+
+def _draw_names(names: str, strip: Strip, loaded: float, size: int, ink: str) -> str:
+    """Draw the names of programs on what they load, or after it, or over the whole stripe.
+
+    Args:
+        names: of the programs.
+        strip: the stripe.
+        loaded: pixels that are loaded now, from the left.
+        size: slots in a page.
+        ink: the colour of a text on what is loaded.
+    """
+    base = strip.y + strip.height / 2 + 4
+    room = wide(names, 11) + 6
+    if room <= loaded:
+        return label(strip.x + 3, base, names, 11, ink, look=BOLD)
+    if room <= size * strip.unit - loaded:
+        return label(strip.x + loaded + 3, base, names, 11, INK, look=BOLD)
+    return label(strip.x + 3, base, names, 11, INK, size * strip.unit - 6, f"{BOLD};{HALO}")
+
+
+def name_of(program: Sequence[int], axes: int = 3) -> str:
+    """Return "(1,0)" for program (1, 0, 0) of a grid with two axes."""
+    return f"({','.join(map(str, program[:axes]))})"
+
+
+def traces() -> dict[str, Trace]:
+    """Return what the rungs load; nothing where there is no Triton."""
+    if not find_spec("triton"):
+        return {}
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton does not compile for older GPUs
+    from pagedlab_lessons import tracer
+
+    return tracer.trace_rungs((200, 40, 100), num_blocks=28)
+
+
+# What a reader's kernel loads ---------------------------------------------------------------------
+
+SHOWN = {  # tensors drawn, and how many elements make a cell
+    "weights": {"s": 1},
+    "scores": {"k": 1},
+    "online_step": {"s": 1, "v": 1},
+    "paged_scores": {"table": 1, "k_cache": 1},
+    "decode": {"k_cache": 16},
+    "grouped": {"k_cache": 16},
+    "split": {"k_cache": 16},
+}
+
+
+class Color(NamedTuple):
+    """What gives a program its colour in a puzzle's picture.
+
+    Args:
+        says: in words.
+        axis: of the puzzle's grid.
+    """
+
+    says: str
+    axis: int = 0
+
+
+_OF_PROGRAM = Color("the program that loads")
+_OF_HEAD = Color("the head of the program that loads")
+_OF_SEQUENCE = Color("the sequence of the program that loads")
+COLORS = {
+    "weights": _OF_PROGRAM,
+    "scores": _OF_HEAD,
+    "online_step": _OF_PROGRAM,
+    "paged_scores": _OF_HEAD,
+    "decode": _OF_SEQUENCE,
+    "grouped": _OF_SEQUENCE,
+    "split": Color("the split of the program that loads", axis=2),
+}
+
+
+@dataclass(frozen=True)
+class SolvedCase:
+    """A case smaller than a puzzle's, and what a right kernel loads in it.
+
+    Args:
+        text: what the picture shows.
+        tensor: its name.
+        shape: of the tensor.
+        loads: the elements that each program loads.
+        empty: elements that hold nothing.
+    """
+
+    text: str
+    tensor: str
+    shape: tuple[int, ...]
+    loads: dict[tuple[int, int, int], tuple[int, ...]]
+    empty: tuple[int, ...] = ()
+
+    def accesses(self) -> list[Access]:
+        """Return the loads, all of them in the first step."""
+        from pagedlab_lessons.fence import Access
+
+        return [Access(program, 0, np.array(elements)) for program, elements in self.loads.items()]
+
+
+_PAGE_0 = tuple(range(4 * 16))  # the elements of a page with 4 slots and a head of 16 numbers
+_PAGE_1 = tuple(range(4 * 16, 8 * 16))
+_LAST_OF_PAGE_1 = _PAGE_1[-16:]
+_FILLED_OF_PAGE_1 = _PAGE_1[:-16]
+SOLVED = {
+    "weights": SolvedCase(
+        "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
+        "s",
+        (6,),
+        {(0, 0, 0): (0, 1, 2, 3), (1, 0, 0): (4, 5)},
+    ),
+    "scores": SolvedCase(
+        "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
+        "k",
+        (2, 2, 2),
+        {(0, 0, 0): (0, 1, 4, 5), (1, 0, 0): (2, 3, 6, 7)},
+    ),
+    "online_step": SolvedCase(
+        "Two values of four numbers: the only program loads each number once.",
+        "v",
+        (2, 4),
+        {(0, 0, 0): tuple(range(8))},
+    ),
+    "paged_scores": SolvedCase(
+        "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
+        "head 1.",
+        "k_cache",
+        (2, 2, 2, 2),
+        {(0, 0, 0): (8, 9, 12, 13, 0, 1), (1, 0, 0): (10, 11, 14, 15, 2, 3)},
+        empty=(4, 5, 6, 7),
+    ),
+    "decode": SolvedCase(
+        "Two sequences, two query heads for a KV head: two programs load each key, hence the 2.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {
+            (0, 0, 0): _PAGE_0,
+            (0, 1, 0): _PAGE_0,
+            (1, 0, 0): _FILLED_OF_PAGE_1,
+            (1, 1, 0): _FILLED_OF_PAGE_1,
+        },
+        empty=_LAST_OF_PAGE_1,
+    ),
+    "grouped": SolvedCase(
+        "Two sequences, two query heads for a KV head: one program loads each key.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {(0, 0, 0): _PAGE_0, (1, 0, 0): _FILLED_OF_PAGE_1},
+        empty=_LAST_OF_PAGE_1,
+    ),
+    "split": SolvedCase(
+        "One sequence of seven tokens in two splits: a program for each loads its share.",
+        "k_cache",
+        (2, 4, 1, 16),
+        {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
+        empty=_LAST_OF_PAGE_1,
+    ),
+}
+
+
+def seen(name: str, answer: Any) -> tuple[dict[str, Any], dict[str, list[Access]], str]:
+    """Run a puzzle's example and watch the kernel.
+
+    Args:
+        name: of the puzzle.
+        answer: the reader's kernel.
+
+    Returns:
+        The kernel's arguments, its loads by tensor, and what stopped it ("" if nothing did).
+    """
+    from pagedlab_lessons.fence import Memory, Outside
+    from pagedlab_lessons.puzzles import PUZZLES
+
+    memory = Memory()
+    stopped = ""
+    given = memory.put_all(PUZZLES[name].given())
+    options: dict[str, Any] = {"put": memory.put} if name == "split" else {}
+    try:
+        memory.run(lambda: PUZZLES[name].launch(answer, given, **options))
+    except Outside as error:
+        stopped = f"Stopped: {error}."
+    except Exception as error:  # from the reader's kernel
+        stopped = f"Stopped: {error.__cause__ or error}"
+    return given, dict(memory.loads), stopped
+
+
+CELL = 19.0  # pixels of a cell
+
+
+def draw_loads(
+    name: str, given: dict[str, Any], loads: dict[str, list[Access]], stopped: str, step: int
+) -> str:
+    """Draw a puzzle's tensors as cells, and what a kernel loads of them.
+
+    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
+    dotted ones hold nothing. A cell that was loaded several times says how often. `COLORS`
+    tells what gives a program its colour. As long as nothing is loaded, a smaller case is drawn
+    solved.
+
+    Args:
+        name: of the puzzle.
+        given: the kernel's arguments.
+        loads: by tensor.
+        stopped: what stopped the kernel.
+        step: the number of loads of a tensor that each program has done.
+    """
+    parts: list[str] = []
+    top = 40.0
+    loaded = needed = 0
+    axis = COLORS[name].axis
+    for tensor, unit in SHOWN[name].items():
+        x = given[tensor]
+        if x.ndim == 4:
+            top += 14  # for the pages' ids
+        accesses = loads.get(tensor, [])
+        loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
+        needed += int((~x.isnan()).sum()) * x.element_size()
+        parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
+        cells, bottom = _draw_tensor(tensor, x, unit, accesses, step, axis, top)
+        parts += cells
+        top = bottom + 16
+    headline = "Nothing loaded yet."
+    if loaded:
+        headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
+    elif not stopped:
+        cells, top = _draw_solved_case(name, top)
+        parts += cells
+    explained = (
+        f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
+        "framed in orange: needed, and never loaded"
+    )
+    head = [
+        label(0, 15, headline, 13, look=BOLD),
+        label(0, 32, stopped or explained, 12, SOFT, 1000),
+    ]
+    return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
+
+
+def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
+    """Draw what a right kernel loads in a case smaller than the puzzle's.
+
+    Returns:
+        The drawing, and where it ends.
+    """
+    case = SOLVED[name]
+    x = torch.zeros(case.shape)
+    flat = x.flatten()
+    flat[list(case.empty)] = torch.nan
+    x = flat.view(case.shape)
+    parts = [
+        label(0, top + 13, "A smaller case, solved", 13, look=BOLD),
+        label(0, top + 30, case.text, 12, SOFT, 1000),
+    ]
+    top += 40
+    if x.ndim == 4:
+        top += 14  # for the pages' ids
+    unit = SHOWN[name][case.tensor]
+    parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
+    axis = COLORS[name].axis
+    cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
+    return [*parts, *cells], bottom + 16
+
+
+def _draw_tensor(
+    tensor: str,
+    x: torch.Tensor,
+    unit: int,
+    accesses: list[Access],
+    step: int,
+    axis: int,
+    top: float,
+) -> tuple[list[str], float]:
+    """Draw the cells of a tensor; return them, and where they end."""
+    programs = _programs_by_cell(accesses, unit, step)
+    is_last = bool(accesses) and step > max(access.step for access in accesses)
+    empty = x.isnan().flatten().tolist()
+    parts = []
+    bottom = top
+    for cell, place in enumerate(_places(x, unit)):
+        px = 150 + place.left * CELL
+        py = top + place.down * CELL
+        is_empty = empty[cell * unit]
+        drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
+        is_missing = is_last and not is_empty and not programs[cell]
+        if is_missing:
+            drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, 'stroke-width="2.5"'))
+        if place.page:
+            parts.append(label(px, py - 4, place.page, 11, SOFT))
+        names = dict.fromkeys(name_of(program) for _, program in programs[cell])
+        say = f"loaded by {', '.join(names)}" if names else "not loaded"
+        unwritten = ", holds nothing" if is_empty else ""
+        parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
+        bottom = max(bottom, py + CELL)
+    return parts, bottom
+
+
+def _programs_by_cell(
+    accesses: list[Access], unit: int, step: int
+) -> defaultdict[int, list[tuple[int, tuple[int, ...]]]]:
+    """Return for each cell the steps, up to this one, and the programs that loaded it."""
+    programs: defaultdict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for access in accesses:
+        if access.step < step:
+            for cell in dict.fromkeys((access.elements // unit).tolist()):
+                programs[cell].append((access.step + 1, access.program))
+    return programs
+
+
+def _draw_cell(
+    x: float,
+    y: float,
+    is_empty: bool,
+    programs: list[tuple[int, tuple[int, ...]]],
+    step: int,
+    axis: int,
+) -> list[str]:
+    """Draw a cell, and the programs that loaded it."""
+    side = CELL - 2
+    edge, look = (LINE, 'stroke-dasharray="2 2"') if is_empty else (INK, "")
+    drawn = [box(x, y, side, side, "none", 1, edge, look)]
+    if programs:
+        _, last = programs[-1]
+        is_now = any(at == step for at, _ in programs)
+        drawn.append(box(x, y, side, side, sequence_color(last[axis]), 0.9 if is_now else 0.35))
+    if len(programs) > 1:
+        drawn.append(box(x + 3, y + 2, 12, 13, CARD, 0.85))
+        drawn.append(label(x + 5, y + 12.5, str(len(programs)), 11, INK))
+    return drawn
+
+
+class _Place(NamedTuple):
+    """Where a cell is drawn, in cells from the left and from above, and its name.
+
+    The first cell of a page of a cache has the page's id too.
+    """
+
+    left: float
+    down: float
+    name: str
+    page: str = ""
+
+
+def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
+    """Yield the place of each cell of a tensor.
+
+    Args:
+        x: a tensor with one to four axes.
+        unit: elements in a cell.
+    """
+    for cell in range(x.numel() // unit):
+        index = [int(i) for i in np.unravel_index(cell * unit, x.shape)]
+        if x.ndim == 1:
+            yield _Place(index[0], 0, f"element {index[0]}")
+        elif x.ndim == 2:
+            token, i = index
+            yield _Place(i, token, f"token {token}, number {i}")
+        elif x.ndim == 3:
+            token, head, i = index
+            left = head * (x.shape[2] + 0.5) + i
+            yield _Place(left, token, f"token {token}, head {head}, number {i}")
+        else:
+            yield _place_in_page(index, x.shape, unit)
+
+
+def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
+    """Return the place of a cell of a cache.
+
+    A cell is a number, with slots downwards and heads to the right; or it is a row of numbers, with
+    slots to the right and heads downwards.
+    """
+    page, slot, head, i = index
+    _, size, heads, dim = shape
+    name = f"page {page}, slot {slot}, head {head}"
+    is_first = slot == head == i == 0
+    page_id = f"page {page}" if is_first else ""
+    if unit == 1:
+        left = page * (heads * dim + 1) + head * (dim + 0.3) + i
+        return _Place(left, slot, f"{name}, number {i}", page_id)
+    line = page // 7 * (heads + 1)
+    return _Place(page % 7 * (size + 1) + slot, line + head, name, page_id)
+
+
+# The reader's kernel in the ladder ----------------------------------------------------------------
+
+
+def loads_beside(answer: Any) -> str:
+    """Draw the bytes of keys that a kernel loads for each byte that it needs, beside the rungs.
+
+    Args:
+        answer: the reader's kernel.
+    """
+    from pagedlab_lessons import tracer
+
+    lengths = (200, 40, 100)
+    traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
+    headline = "Bytes of keys loaded, for each byte that is needed"
+    parts = [label(0, 15, headline, 13, look=BOLD)]
+    y = 30.0
+    for name, trace in traces.items():
+        mine = name == "yours"
+        times = trace.rows_loaded / trace.rows_stored
+        color = sequence_color(5 if mine else 0)
+        said = "nothing loaded yet"
+        if times:
+            said = f"{times:.2g} x, {trace.programs} programs, at most {len(trace.steps)} steps"
+        parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
+        parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
+        parts.append(label(208 + 200 * times, y + 13.5, said, 12))
+        y += WIDE_LADDER.row
+    parts.append(_dotted(400, 24, y))
+    parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
+    return svg(1080, y + 22, parts, f"{headline}: {', '.join(traces)}")
+
+
+def speed_beside(answer: Any, shape: str, **cut: int) -> str:
+    """Measure the speed of a kernel and of its peers, and draw it.
+
+    The measuring code is that of benchmarks/attention.py.
+
+    Args:
+        answer: the reader's kernel.
+        shape: one of `SHAPES`.
+        cut: tile, num_stages and num_warps.
+    """
+    from tqdm.auto import tqdm
+
+    from pagedlab.kernels.plan import multiprocessors
+    from pagedlab_lessons.puzzles import decoder
+
+    folder = str(Path(benchmark("attention")).parent)
+    sys.path.insert(0, folder)
+    try:
+        import attention_methods as methods
+        from attention import roofs, seconds
+    finally:
+        sys.path.remove(folder)
+    copy = roofs()["copy"] / 1e9  # first: its 8 GiB are free again for the rest
+    wanted = SHAPES[one_of("shape", shape, SHAPES)]
+    case = next(case for case in methods.cases() if case.name == wanted)
+    inputs = methods.Inputs(case, seed=0)
+    own = decoder(answer, multiprocessors(inputs.seq_lens.device), **cut)
+    exact = methods.reference(inputs)
+    out = own(*inputs.paged(0)[:5])
+    error = float((out.double() - exact).norm() / exact.norm())
+    if not error < 0.02:  # bf16 gives 0.002
+        refused = f"Not measured: it differs from attention by {error:.0%}."
+        return svg(1080, 24, [label(0, 15, refused, 13, look=BOLD)])
+
+    def speed(run: Any) -> float:
+        return case.kv_bytes / seconds(run) * 1e-9
+
+    speeds = {"yours": speed(methods.rung(inputs, own))}
+    for method, name in tqdm(METHODS.items(), "measuring", leave=False):
+        with suppress(Exception):  # smaller cards refuse some: not enough shared memory, no cuDNN
+            speeds[name] = speed(methods.METHODS[method](inputs))
+    card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"
+    bars = draw_ladder(speeds, copy, "yours", place=Ladder(left=0, width=900))
+    height = 70 + WIDE_LADDER.row * len(speeds)
+    return svg(1080, height, [label(0, 15, card, 13, look=BOLD), *bars])

@@ -1,0 +1,142 @@
+"""Records what an engine does, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
+from pagedlab.recipes.trace.pool_log import PoolLog
+from pagedlab.recipes.trace.replay import Replay
+from pagedlab.recipes.trace.sequence_log import SequenceLog
+from pagedlab.recipes.trace.step_log import StepLog
+from pagedlab.validation import a_function, with_methods
+
+Reading = Callable[[], Any]  # returns a number, None, or lists of them in lists
+
+
+class Recorder(ExitStack):
+    """Records an engine from now until `close()`, or for the length of a `with` block.
+
+    It listens in the thread that runs the engine, and changes nothing of it.
+
+    Args:
+        llm: has `pool`, `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, and either
+            `scheduler` and `plan` as `LLM` does, or `sequences()`, whose items have `name`, `table`
+            and `token_ids`.
+        words: note the text of each token, and not only the blocks.
+        ids: note the token ids.
+        chances: of each sampled token, note this many: itself and the likeliest others. Needs an
+            engine with `on_forward`, whose steps do not run ahead of the host.
+        readings: functions whose values are noted after each step, by name: numbers, None, or lists
+            of them in lists.
+        drawn: blocks whose changes are noted one by one, at most.
+        most: steps that are kept; of a longer run the older half is forgotten. None keeps all.
+        on_step: called when a step has been noted.
+
+    Raises:
+        ValueError: If `llm` lacks one of these, or if `on_step` is no function.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        *,
+        words: bool = True,
+        ids: bool = False,
+        chances: int = 0,
+        readings: Mapping[str, Reading] | None = None,
+        drawn: int = MAX_BLOCKS,
+        most: int | None = None,
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
+        with_methods("llm", llm, ("pool", "on_step", "decode"))
+        if on_step is not None:
+            a_function("on_step", on_step, "without arguments")
+        super().__init__()
+        pool = llm.pool
+        drawn = min(pool.num_blocks, drawn)
+        self.recording: dict[str, Any] = {
+            "format": FORMAT,
+            "model": getattr(getattr(llm, "model", None), "name", ""),
+            "block_size": pool.block_size,
+            "num_blocks": pool.num_blocks,
+            "drawn": drawn,
+            "steps": [],
+        }
+        self.forgotten = 0  # steps
+        self.engine_steps = 0
+        self._readings = dict(readings or {})
+        self._most = most
+        self._after_step = on_step
+        self._pool_log = PoolLog(llm, drawn)
+        self._sequence_log = SequenceLog(llm, words, ids)
+        self._step_log = StepLog(llm, words, chances)
+        self.update()
+        self._pool_log.listen(self)
+        self._step_log.listen(self)
+        self.callback(llm.on_step(self._on_step))
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The recording so far."""
+        return self.recording["steps"]
+
+    @property
+    def looks(self) -> Mapping[str, int]:
+        """The running number of each sequence, by name."""
+        return self._sequence_log.looks
+
+    def update(self) -> None:
+        """Add what has changed since the last step, if anything has."""
+        changes = self._changes()
+        if changes or not self.steps:
+            self._add(changes)
+
+    def _on_step(self) -> None:
+        self.engine_steps += 1
+        run = self._step_log.take()
+        readings = {name: read() for name, read in self._readings.items()}
+        if readings:
+            run["readings"] = readings
+        self._add({**run, **self._changes()})  # a step that changed nothing is a step too
+        if self._most and len(self.steps) > self._most:
+            self._forget(self._most // 2)
+        if self._after_step is not None:
+            self._after_step()
+
+    def _changes(self) -> dict[str, Any]:
+        fields = self._pool_log.take()
+        texts = self._sequence_log.take()
+        if texts:
+            fields["texts"] = texts
+        return fields
+
+    def _add(self, fields: dict[str, Any]) -> None:
+        totals = self._pool_log.totals()
+        self.steps.append({"step": self.engine_steps, **totals, **fields})
+
+    def _forget(self, older: int) -> None:
+        first = Replay(self.recording).seek(older).whole()
+        self.recording["steps"] = [first, *self.steps[older + 1 :]]
+        self.forgotten += older
+
+
+def record(
+    llm: Any, prompts: Sequence[Any], params: Sequence[Any], **options: Any
+) -> dict[str, Any]:
+    """Run these requests to their end, with whatever `llm` has to do already; return the recording.
+
+    Args:
+        llm: as for `Recorder`, with `add` and `step`.
+        prompts: they are added before the first step.
+        params: one a prompt.
+        options: those of `Recorder`.
+    """
+    for prompt, asked in zip(prompts, params, strict=True):
+        llm.add(prompt, asked)
+    with Recorder(llm, **options) as recorder:
+        while llm.step():
+            pass
+    return recorder.recording

@@ -1,0 +1,188 @@
+"""The state of a recorded run after any of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pagedlab.recipes.trace.format import QUEUES, check_format, request_of
+from pagedlab.validation import integer
+
+LISTS = ("blocks", "words", "ids")  # of a sequence: a change is [n, items], after the first n
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """A sequence after a step.
+
+    Args:
+        look: its running number, which decides its colour.
+        prompt: tokens of its prompt.
+        state: "waiting", "running", "swapped", "stop", "length", "abort", "error" or "dropped".
+        tokens: how many tokens its table holds.
+        blocks: the block ids of its table.
+        length: how many tokens it has; the last one need not be in the table.
+        words: the text of each token that it has, if they were recorded.
+        ids: its token ids, if they were recorded.
+    """
+
+    look: int = 0
+    prompt: int = 0
+    state: str = ""
+    tokens: int = 0
+    length: int = 0
+    blocks: list[int] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it waits, runs or is swapped out."""
+        return self.state in QUEUES
+
+    @property
+    def num_new(self) -> int:
+        """How many tokens it has after its prompt."""
+        return max(0, self.length - self.prompt)
+
+    @property
+    def new_words(self) -> list[str]:
+        """The text of each token after its prompt."""
+        return self.words[self.prompt :]
+
+    def words_in(self, entry: int, block_size: int) -> list[str]:
+        """The words that the block of this table entry holds."""
+        start = entry * block_size
+        stop = min(self.tokens, start + block_size)
+        return self.words[start:stop]
+
+    def changed(self, change: dict[str, Any]) -> SequenceState:
+        """The state after a change, as a step of a recording has it."""
+        new = dict(change)
+        for name in LISTS:
+            if name in change:
+                keep, items = change[name]
+                new[name] = getattr(self, name)[:keep] + items
+        if "words" in new:
+            new.setdefault("length", len(new["words"]))
+        return replace(self, **new)
+
+
+class Replay:
+    """The state of a run after a step; step 0 is how it was when the recording began.
+
+    Args:
+        recording: as a `Recorder` or `load_recording` returns it.
+
+    Attributes:
+        at: the step.
+        now: what the recording says of this step.
+        counts: the reference count of each drawn block.
+        kept: blocks whose contents a cache keeps.
+        sequences: the state of each sequence that there was, by name, the oldest first.
+        copied: blocks that were copied so far.
+
+    Raises:
+        ValueError: If the recording has another format, or no steps.
+    """
+
+    def __init__(self, recording: dict[str, Any]) -> None:
+        check_format(recording)
+        if not recording.get("steps"):
+            raise ValueError("recording.steps must have at least one step, got none")
+        self.recording = recording
+        self.steps: list[dict[str, Any]] = recording["steps"]
+        self._rewind()
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def used(self) -> int:
+        """Blocks of the whole pool that are in use."""
+        return self.now.get("used", 0)
+
+    def seek(self, step: int) -> Replay:
+        """Go to the state after that step, and return the replay."""
+        step = integer("step", step, 0, len(self.steps) - 1)
+        if step < self.at:
+            self._rewind()
+        while self.at < step:
+            self._apply(self.at + 1)
+        return self
+
+    def _rewind(self) -> None:
+        self.counts: list[int] = [0] * self.recording["drawn"]
+        self.kept: set[int] = set()
+        self.sequences: dict[str, SequenceState] = {}
+        self.copied = 0
+        self._apply(0)
+
+    def _apply(self, step: int) -> None:
+        self.at = step
+        self.now = self.steps[step]
+        for block_id, count in self.now.get("counts", {}).items():
+            self.counts[int(block_id)] = count
+        for block_id, is_kept in self.now.get("kept", {}).items():
+            if is_kept:
+                self.kept.add(int(block_id))
+            else:
+                self.kept.discard(int(block_id))
+        self.copied += len(self.now.get("copies", ()))
+        self._apply_sequences(self.now.get("texts", {}))
+
+    def _apply_sequences(self, changes: dict[str, dict[str, Any]]) -> None:
+        """Replace the states that change; nothing that a caller may have kept is written to."""
+        if not changes:
+            return
+        self.sequences = dict(self.sequences)
+        for name, change in changes.items():
+            before = self.sequences.get(name, SequenceState())
+            self.sequences[name] = before.changed(change)
+
+    def of_request(self, request: str) -> list[SequenceState]:
+        """The sequences of a request, without those that were dropped."""
+        return [
+            sequence
+            for name, sequence in self.sequences.items()
+            if request_of(name) == request and sequence.state != "dropped"
+        ]
+
+    def whole(self) -> dict[str, Any]:
+        """A first step that says the same as all up to this one, without sequences that ended."""
+        texts = {}
+        for name, sequence in self.sequences.items():
+            if sequence.is_unfinished:
+                texts[name] = _whole_sequence(sequence)
+        counts = {block_id: count for block_id, count in enumerate(self.counts) if count}
+        kept = dict.fromkeys(self.kept, 1)
+        return {**self.now, "counts": counts, "kept": kept, "texts": texts}
+
+    def busiest_step(self) -> int:
+        """The step with most blocks in use; of the steps with a copy, if there are any."""
+        steps = range(len(self.steps))
+        with_copy = [i for i in steps if "copies" in self.steps[i]]
+        return max(with_copy or steps, key=lambda i: (self.steps[i].get("used", 0), i))
+
+
+def _whole_sequence(sequence: SequenceState) -> dict[str, Any]:
+    """The first change of a sequence that has this state."""
+    change: dict[str, Any] = {
+        "look": sequence.look,
+        "prompt": sequence.prompt,
+        "state": sequence.state,
+        "tokens": sequence.tokens,
+        "blocks": [0, sequence.blocks],
+        "words": [0, sequence.words],
+    }
+    if not sequence.words:
+        change["length"] = sequence.length
+    if sequence.ids:
+        change["ids"] = [0, sequence.ids]
+    return change
+
+
+def moments(recording: dict[str, Any]) -> list[dict[str, SequenceState]]:
+    """The sequences by name after each step of a recording, first before it began."""
+    replay = Replay(recording)
+    return [replay.seek(step).sequences for step in range(len(replay))]

@@ -1,0 +1,31 @@
+"""The same answers, sooner: what makes a step fast on its device.
+
+engine            the class LLM: pagedlab's, with these parts
+choose            which of them suit a model and its device
+scheduler         prompt tokens a step, and slots ahead of the tokens
+fused             a layer's weights in fewer kernels                              GPU
+small_gemm        matrix products of a few rows, with the work around them        GPU
+swiglu            silu(gate) * up of many rows, with the product before it        GPU
+norm              RMSNorm                                                         GPU
+runner            the runner that launches windows of steps ahead of the host     GPU
+run_ahead         what a window computes, and how many are in flight              GPU
+window            a window's rows                                                 GPU
+decoder           launches a window, and collects it                              GPU
+shapes            the shapes that steps are padded to                             GPU
+buffers           what host and device exchange                                   GPU
+device_step       one step: forward pass, sampling, next inputs                   GPU
+decode_state      the kernels between two steps                                   GPU
+token_counts      the tokens of sequences with penalties                          GPU
+graph_runner      steps as CUDA graphs                                            GPU
+parallel_compile  their kernels compiled in parallel                              GPU
+cpu_linear        matrix products of a few tokens                                 CPU
+warm_up           all of this once, before the first request
+"""
+
+from pagedlab.threads import spin_little
+
+spin_little()  # before torch is imported
+
+from pagedlab_fast.engine import LLM  # noqa: E402
+
+__all__ = ["LLM"]

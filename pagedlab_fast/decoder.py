@@ -1,0 +1,288 @@
+"""Windows of steps that do not wait for the host.
+
+At this size of model a step takes the GPU a millisecond, and Python longer than that to prepare it.
+So the state of decoding is on the device: a step samples the next tokens and writes the inputs of
+the next step. It can be repeated without the host until every row has stopped.
+
+    host                                             device
+    parameters, block tables, prompts  --copy-->     buffers
+                                                     begin, step, step, ..., step
+    samples, state                     <--copy--     buffers
+
+The host lays out the tokens of a step with prompts, but for those that only the device knows. While
+a window runs, the host may launch the next: its rows then go on from wherever the device has come
+to. Each step is one launch, a CUDA graph. Padded tokens store nothing, and padded rows see nothing.
+
+Where several ranks share the model, each has a `Decoder` with the same limits. Rank 0's is the one
+described above. It sends the others the inputs of every step, device to device.
+
+A step that the host samples for is laid out like one with prompts, and ends after the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedlab.attention import PagedAttention
+from pagedlab.engine import Forward
+from pagedlab.kv_cache import KVCache
+from pagedlab.scheduler import Chunk
+from pagedlab_fast.buffers import DeviceBuffers, HostBuffers
+from pagedlab_fast.decode_state import begin
+from pagedlab_fast.device_step import DeviceStep, end_token_tensor
+from pagedlab_fast.fused import Fused
+from pagedlab_fast.graph_runner import GraphRunner
+from pagedlab_fast.parallel_compile import compile_in_parallel
+from pagedlab_fast.shapes import Limits, StepShape, StepShapes, pack_shapes
+from pagedlab_fast.token_counts import TokenCounts
+from pagedlab_fast.window import RowPlan, Window
+
+
+class Decoder:
+    """Launches windows of steps and collects their tokens.
+
+    Args:
+        forward: the forward pass of this rank: `Model.forward`, or one like it.
+        cache: where keys and values are.
+        attend: the attention function, which must not wait for the device.
+        end_token_ids: tokens that end a text.
+        vocabulary: tokens of the vocabulary.
+        limits: of every window.
+        fused: the layers of `forward`, if they can run without the logits; else None.
+        graphs: whether steps are CUDA graphs; else kernels are launched one by one.
+        ranks: distributed's, if several share the model.
+    """
+
+    def __init__(  # noqa: PLR0913 - what one device needs
+        self,
+        forward: Forward,
+        cache: KVCache,
+        attend: PagedAttention,
+        end_token_ids: Iterable[int],
+        vocabulary: int,
+        limits: Limits,
+        fused: Fused | None = None,
+        graphs: bool = True,
+        ranks: Any = None,
+    ) -> None:
+        device = cache.keys.device
+        self.shapes = StepShapes(limits)
+        self.buffers = DeviceBuffers(limits, device)
+        ends = end_token_tensor(end_token_ids, device)
+        self.tokens = TokenCounts(limits.max_rows, vocabulary, device)
+        self.step = DeviceStep(
+            forward, cache, attend, ends, self.buffers, self.tokens, fused, ranks
+        )
+        self.runner = GraphRunner(self.step, self.shapes.max_graph_tokens, graphs)
+        self.ranks = ranks
+        if ranks and graphs:
+            ranks.hold(self.runner.graphs)
+        # Two, used in turns: the device may still read the one while the host writes the other.
+        self.hosts = [HostBuffers(limits, device) for _ in range(2)]
+        self._turn = 0
+
+    # ------------------------------------------------------------------ windows
+
+    def launch(
+        self,
+        chunks: Seq[Chunk],
+        before: Window | None = None,
+    ) -> Window:
+        """Launch a window, and wait for nothing.
+
+        The first step takes what is known of each sequence, or one token that the device has. Each
+        further step takes one token of each row. A token is sampled after every position from the
+        end of a sequence on.
+
+        Args:
+            chunks: what to compute of each sequence, one row each.
+            before: the latest window, if it may still run. A sequence whose next token the host
+                does not know goes on where that window leaves it.
+        """
+        host = self._take_turn()
+        plans = [RowPlan.of(chunk) for chunk in chunks]
+        counts_rows = self.tokens.prepare(plans)
+        is_penalised = max(counts_rows) >= 0
+        shape = self._first_shape(plans)._replace(is_penalised=is_penalised)
+        self._send_window(host, plans, shape, before, counts_rows)
+        num_further = max(plan.num_samples for plan in plans) - 1
+        further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
+        self._start([shape] + [further] * num_further)
+        self.buffers.send_results(host)
+        window = Window(plans, host.samples, host.state)
+        if self.buffers.params.packed.is_cuda:
+            window.done = torch.cuda.current_stream().record_event()
+        return window
+
+    def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
+        """Wait for a window: the new tokens of each row, and their log-probabilities.
+
+        A row has fewer than it should sample only if its text ended.
+
+        Args:
+            window: one of the two latest.
+        """
+        self._wait(window.done)
+        num_rows = len(window.rows)
+        num_steps = max(plan.num_samples for plan in window.rows)
+        tokens = window.samples.tokens[:num_steps, :num_rows].t().long().tolist()
+        logprobs = window.samples.logprobs[:num_steps, :num_rows].t().tolist()
+        positions = window.row_state.position[:num_rows].tolist()
+        collected = []
+        for row, plan in enumerate(window.rows):
+            # negative if the text had ended before this window
+            count = max(0, positions[row] + 1 - plan.first_stop)
+            collected.append((tokens[row][:count], logprobs[row][:count]))
+        return collected
+
+    def forget(self) -> None:
+        """Forget what windows in flight do: their tokens are not taken."""
+        self.tokens.forget()
+
+    def _first_shape(self, plans: Seq[RowPlan]) -> StepShape:
+        """The shape of a window's first step."""
+        num_tokens = sum(plan.first_stop - plan.chunk.start for plan in plans)
+        is_decode = num_tokens == len(plans) and all(plan.num_samples for plan in plans)
+        if is_decode:
+            return self.shapes.decode(len(plans))
+        return self.shapes.ragged(len(plans), num_tokens)
+
+    def _send_window(
+        self,
+        host: HostBuffers,
+        plans: Seq[RowPlan],
+        shape: StepShape,
+        before: Window | None,
+        counts_rows: Seq[int],
+    ) -> None:
+        """Write all that a window needs, copy it to the device, and set the rows' state there."""
+        buffers = self.buffers
+        host.write_params(plans, shape.rows, before, counts_rows)
+        buffers.receive_params(host, shape.rows)
+        host.write_block_tables([plan.chunk for plan in plans])
+        buffers.receive_block_tables(host, shape.rows)
+        prompts = None
+        if shape.tokens is not None:
+            host.write_inputs([plan.first_chunk for plan in plans], shape)
+            buffers.receive_inputs(host, shape)
+            prompts = buffers.inputs(shape)
+        buffers.state_before.packed.copy_(buffers.state.packed)
+        begin(buffers, shape.rows, self.step.cache.block_size, prompts)
+
+    # ------------------------------------------------------------------ steps that the host samples
+
+    def compute(self, chunks: Seq[Chunk]) -> Tensor | None:
+        """Compute all chunks, while no window runs: logits [R, V] of the rows that they want.
+
+        The layers are a graph if they can run without the logits. None, with nothing done, if
+        ranks share the model.
+        """
+        if self.ranks:
+            return None
+        num_tokens = sum(chunk.stop - chunk.start for chunk in chunks)
+        shape = self.shapes.host_sampled(len(chunks), num_tokens)
+        host = self._take_turn()
+        host.write_block_tables(chunks)
+        self.buffers.receive_block_tables(host, shape.rows)
+        num_wanted = host.write_inputs(chunks, shape)
+        self.buffers.receive_inputs(host, shape)
+        step = self.step
+        batch = step.batch(shape)
+        last_rows = batch.last_rows[:num_wanted]
+        if step.fused is None:
+            return step.forward(replace(batch, last_rows=last_rows), step.cache, step.attend)
+        hidden = self.runner.run(shape)
+        assert hidden is not None
+        return step.fused.logits(hidden, last_rows)
+
+    # ------------------------------------------------------------------ before the first window
+
+    def capture(self, is_sampled: bool = True) -> None:
+        """Run a step of every shape, and capture those that are graphs.
+
+        Whatever kernels a step needs are compiled then. They are compiled in parallel first, where
+        ranks need not agree on it.
+
+        Args:
+            is_sampled: whether steps are captured that the device samples for, or those that the
+                host does; of the latter there are none if the layers cannot run by themselves.
+        """
+        shapes = self.shapes.to_capture(is_sampled or self.step.fused is None)
+        is_compiled = self.runner.enabled and self.step.fused is not None
+        if is_compiled:
+            self._compile(shapes)
+        for shape in shapes:
+            self._send_idle(shape)
+            # A first run compiles what the capture in the second may not.
+            once = is_compiled or (shape.tokens or 0) > self.shapes.max_graph_tokens
+            self._start([shape] if once else [shape, shape])
+
+    def _compile(self, shapes: Seq[StepShape]) -> None:
+        """Compile the kernels of these steps.
+
+        Two layers launch them all: the last layer of a prompt is unlike the others, which are
+        alike.
+        """
+        step = self.step.with_last_layers(2)
+
+        def launch_all() -> None:
+            for shape in shapes:
+                self._send_idle(shape)
+                step.run(shape)
+                self.runner.mark_seen(shape)
+
+        compile_in_parallel(launch_all)
+
+    def _send_idle(self, shape: StepShape) -> None:
+        """Send a step of this shape whose rows are all idle."""
+        host = self._take_turn()
+        if shape.is_sampled:
+            self._send_window(host, [], shape, None, [])
+        else:
+            host.write_inputs([], shape)
+            self.buffers.receive_inputs(host, shape)
+
+    # ------------------------------------------------------------------ ranks, and the two hosts
+
+    def _start(self, shapes: list[StepShape]) -> None:
+        """Launch the steps of the window that was sent, on all ranks."""
+        if self.ranks:
+            self.ranks.play(pack_shapes(shapes), partial(self.play, shapes))
+        else:
+            self.play(shapes)
+
+    def play(self, shapes: list[StepShape]) -> None:
+        """Launch this rank's part of these steps."""
+        if self.ranks:
+            self.ranks.share(self.buffers.block_tables[: shapes[0].rows])
+        for shape in shapes:
+            if self.ranks and self.ranks.rank == 0 and self.runner.captures_next(shape):
+                self.ranks.wait()  # a capture waits for the device too, but without a limit
+            self.runner.run(shape)
+
+    def _take_turn(self) -> HostBuffers:
+        """The other host buffers, once the device is done with what was last sent from them."""
+        latest = self.hosts[self._turn]
+        if latest.in_use:
+            latest.in_use.record()
+        self._turn = 1 - self._turn
+        host = self.hosts[self._turn]
+        self._wait(host.in_use)
+        return host
+
+    def _wait(self, event: torch.cuda.Event | None) -> None:
+        """Wait until the device has reached the event.
+
+        Ranks do not wait for ever: a sum may lack a rank that is silent.
+        """
+        if self.ranks:
+            self.ranks.wait(event)
+        elif event:
+            event.synchronize()

@@ -1,0 +1,1 @@
+"""Triton kernels that sample: penalties, limits of the candidates, and the draw."""

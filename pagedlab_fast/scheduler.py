@@ -1,0 +1,115 @@
+"""The scheduler of steps that run ahead of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence, blocks_to_append
+from pagedlab_fast.asked import can_run_ahead
+
+PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
+
+
+class FastScheduler(Scheduler):
+    """Limits the prompt tokens of a step, and gives slots to tokens that are not known yet.
+
+    A step is short while somebody reads an answer that grows. While nobody does, the limit is
+    `max_prompt_tokens` in the first step, so that the device starts early, then 4 times, 16 times
+    and so on, until the queues are empty.
+
+    Attributes:
+        max_prompt_tokens: prompt tokens per step, at most, while a streaming request decodes.
+        in_flight: windows that were launched and not collected. `RunAhead` keeps it up to date.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.max_prompt_tokens = self.max_batch_tokens
+        self.in_flight = 0
+        self._prompt_budget = self.max_batch_tokens  # prompt tokens that this step may compute
+        self._ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
+
+    def schedule(self) -> Plan:
+        """Plan the next step, as `Scheduler.schedule` does."""
+        self._prompt_budget = self.max_prompt_tokens
+        if not any(map(_is_read, self.running)):
+            self._prompt_budget *= self._ramp
+        # A larger factor than max_batch_tokens changes nothing.
+        self._ramp = min(PREFILL_GROWTH * self._ramp, self.max_batch_tokens)
+        plan = super().schedule()
+        self._prompt_budget = self.max_batch_tokens  # between steps, nothing is spent
+        return plan
+
+    def num_next(self, sequence: Sequence) -> int:
+        """How many tokens a running sequence may compute in this step."""
+        num_tokens = super().num_next(sequence)
+        return min(num_tokens, self._prompt_budget) if _is_prompt(sequence) else num_tokens
+
+    def give_slots(self, sequence: Sequence) -> bool:
+        """Give slots to the next tokens of a running sequence, within both budgets."""
+        is_prompt = _is_prompt(sequence)
+        before = self.budget
+        has_slots = super().give_slots(sequence)
+        if is_prompt:
+            self._prompt_budget -= before - self.budget
+        return has_slots
+
+    def has_room_for(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence may run now. Its pending tokens must be known.
+
+        While a window is in flight, none is admitted that needs the host.
+        """
+        if not self._prompt_budget or sequence.num_pending:
+            return False
+        if self.in_flight and not can_run_ahead(sequence):
+            return False
+        return super().has_room_for(sequence)
+
+    def has_room_for_next(self) -> bool:
+        """Whether the next waiting sequence may run, at the latest when no window is in flight."""
+        return bool(self.waiting) and super().has_room_for(self.next_waiting())
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence, finished or not, and free its blocks."""
+        super().remove(sequence)
+        if not (self.running or self.waiting):
+            self._ramp = 1  # the next step is a first step
+
+    def reserve_ahead(self, chunks: Seq[Chunk], num_tokens: int) -> list[Chunk]:
+        """Give slots to further tokens of each sequence while its chunk is still being computed.
+
+        Args:
+            chunks: the chunks of the plan.
+            num_tokens: further tokens of each sequence, at most.
+
+        Returns:
+            The chunks with these tokens. They are unchanged if blocks are short or if a waiting
+            sequence fits. Then `schedule` must plan the next step.
+        """
+        if self.has_room_for_next():
+            return list(chunks)
+        longer = []
+        need = 0
+        for chunk in chunks:
+            sequence = chunk.sequence
+            # the last token needs no KV
+            end = sequence.num_prompt_tokens + sequence.max_tokens - 1
+            stop = max(chunk.stop, min(chunk.stop + num_tokens, end))
+            need += blocks_to_append(sequence.table, stop - chunk.stop)
+            longer.append(chunk._replace(stop=stop))
+        if need > self.pool.num_free:
+            return list(chunks)
+        for chunk, before in zip(longer, chunks, strict=True):
+            chunk.sequence.table.append(chunk.stop - before.stop)  # no copies: it owns its blocks
+        return longer
+
+
+def _is_prompt(sequence: Sequence) -> bool:
+    """Whether more than its next token is to be computed."""
+    return sequence.num_uncomputed > 1
+
+
+def _is_read(sequence: Sequence) -> bool:
+    """Whether a reader, who takes token by token, waits for its next one."""
+    return sequence.streaming and not sequence.has_last_token and not _is_prompt(sequence)

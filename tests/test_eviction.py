@@ -1,0 +1,129 @@
+"""Which cached block a pool evicts, and what each policy finds on a trace."""
+
+from functools import cache
+from itertools import combinations
+
+import pytest
+from pagedlab_lessons.replay import replay
+from pagedlab_lessons.traces import shared_prompts
+
+from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.eviction import POOLS
+
+
+class OneBlockPrompts:
+    """Serves prompts of one block, which is named by its token, from four blocks of one token."""
+
+    def __init__(self, name):
+        self.pool = POOLS[name](4, 1)
+        self.cache = PrefixCache(self.pool)
+        self.token_of = {}
+        self.gone = []
+        self.pool.subscribe(self.on_event)
+
+    def on_event(self, event):
+        if event.kind == "evict":
+            self.gone.append(self.token_of[event.block_id])
+
+    def serve(self, *tokens):
+        for token in tokens:
+            table = self.cache.match([token, 0])
+            table.append(1 - table.num_tokens)
+            self.token_of[table.block_ids[0]] = token
+            self.cache.register(table, [token])
+            table.free()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("lru", [2, 4, 1]),  # 3 and 1 were used after 2 and 4, and 3 again after 1
+        ("fifo", [1, 2, 3]),
+        ("lfu", [2, 4, 5]),  # 1 was hit once, 3 twice; of the others the oldest
+        ("slru", [2, 4, 5]),  # 1 and 3 were hit
+    ],
+)
+def test_order_of_eviction(name, expected):
+    served = OneBlockPrompts(name)
+    served.serve(1, 2, 3, 4, 3, 1, 3, 5, 6, 7)
+    assert served.gone == expected
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_nothing_is_remembered_of_blocks_that_were_forgotten(name):
+    served, new = OneBlockPrompts(name), OneBlockPrompts(name)
+    served.serve(1, 2, 3, 4, 2, 1, 1)
+    served.cache.clear()
+    for one in (served, new):
+        one.serve(5, 6, 7, 8, 6, 9, 5, 1, 2)
+    assert served.gone == new.gone
+
+
+@pytest.mark.parametrize("name", ["lru", "lfu", "slru"])
+def test_a_child_is_evicted_before_its_parent(name):
+    pool = POOLS[name](100)
+    found = PrefixCache(pool)
+    parents = {}  # of each registered block
+
+    def on_event(event):
+        if event.kind in ("evict", "forget"):
+            assert event.block_id not in parents.values()
+            del parents[event.block_id]
+
+    pool.subscribe(on_event)
+    for prompt, _ in shared_prompts(200, 5, seed=3):
+        table = found.match(prompt)
+        table.append(len(prompt) - table.num_tokens)
+        found.register(table, prompt)
+        ids = [entry.block_id for entry in table.entries]
+        parents |= zip(ids[1:], ids, strict=False)
+        parents.setdefault(ids[0], None)
+        table.free()
+    assert len(parents) == pool.num_cached
+
+
+# Replays ------------------------------------------------------------------------------------------------------------
+
+
+def some_trace(rng, requests, size=2):
+    """Prompts of 1 to 4 full blocks and one token more, which begin alike."""
+    trace = []
+    for _ in range(requests):
+        prompt = [token for _ in range(rng.randint(1, 4)) for token in [rng.randrange(2 + rng.randrange(3))] * size]
+        trace.append(([*prompt, 99], []))
+    return trace
+
+
+def optimum(trace, num_blocks, size):
+    """Most blocks that any choice of evictions can find, by trying them all. Parents may go before children here."""
+    paths = [[tuple(p[: i * size]) for i in range(1, len(p) // size + 1)] for p, _ in trace]
+
+    @cache
+    def best(t, cached):
+        if t == len(paths):
+            return 0
+        found = next((i for i, block in enumerate(paths[t]) if block not in cached), len(paths[t]))
+        others = cached - set(paths[t])
+        keep = min(len(others), num_blocks - len(paths[t]) - 1)
+        return found + max(best(t + 1, frozenset([*paths[t], *kept])) for kept in combinations(others, keep))
+
+    return best(0, frozenset())
+
+
+def test_belady_is_the_optimum(rng):
+    for _ in range(60):
+        trace, num_blocks = some_trace(rng, 9), rng.randint(5, 7)
+        found = replay(trace, num_blocks, 2, "belady").hit_tokens // 2
+        assert found == optimum(trace, num_blocks, 2), (trace, num_blocks)
+
+
+def test_replay_counts_what_it_serves():
+    system = list(range(8))
+    trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
+    stats = replay(trace, 16, 4)
+    assert (stats.lookups, stats.asked_tokens, stats.hit_tokens) == (5, 45, 32)
+    assert replay([(system, [])] * 2, 16, 4).hit_tokens == 4  # the last token is always computed
+    long = [(list(range(47)), [])] * 2
+    assert (replay(long, 64).hit_tokens, replay(long, 64, 15).hit_tokens) == (32, 45)
+    chat = [(system, [20, 21, 22, 23, 24]), ([*system, 20, 21, 22, 23, 24, 60], [])]
+    assert replay(chat, 16, 4).hit_tokens == 12  # the answer's own block is found by the next turn
