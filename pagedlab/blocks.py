@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
-from pagedlab.validation import a_function, integer, shown
+from pagedlab.arguments import a_function, integer, shown
 
 
 class OutOfBlocks(RuntimeError):

@@ -25,6 +25,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pagedlab.arguments import (
+    a_class,
+    a_function,
+    integer,
+    one_of,
+    optional_integer,
+    token_id_list,
+    valid_text,
+    with_methods,
+)
 from pagedlab.attention import PagedAttention, check_arguments, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, blocks_for
@@ -38,16 +48,6 @@ from pagedlab.sampling import NO_TOKEN, Sample, Sampled, sample_chunks, sample_r
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
 from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
-from pagedlab.validation import (
-    a_class,
-    a_function,
-    integer,
-    one_of,
-    optional_integer,
-    token_id_list,
-    valid_text,
-    with_methods,
-)
 
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
 GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step

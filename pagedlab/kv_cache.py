@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pagedlab.arguments import integer, one_of, shown
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import compiles_for
-from pagedlab.validation import integer, one_of, shown
 
 CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from pagedlab.arguments import MODELS, in_short, model_name, one_of, shown
 from pagedlab.extras import require
 from pagedlab.shipped import DEFAULT_MODEL, data_folder
-from pagedlab.validation import MODELS, in_short, model_name, one_of, shown
 
 TINY_MODEL = data_folder("tiny-qwen2")
 FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's checkpoint

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pagedlab.arguments import in_short, integer, one_of, shown, valid_text, visible
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
@@ -32,7 +33,6 @@ from pagedlab.loading import (
     read_config,
     where_to_run,
 )
-from pagedlab.validation import in_short, integer, one_of, shown, valid_text, visible
 
 __all__ = [
     "DEFAULT_MODEL",

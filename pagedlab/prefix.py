@@ -27,8 +27,8 @@ from typing import TypeAlias
 
 import xxhash
 
+from pagedlab.arguments import a_class, shown, valid_text
 from pagedlab.blocks import BlockPool, BlockTable
-from pagedlab.validation import a_class, shown, valid_text
 
 
 @dataclass(eq=False, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pagedlab.validation import (
+from pagedlab.arguments import (
     a_function,
     counted,
     integer,

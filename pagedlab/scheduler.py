@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pagedlab.arguments import counted, integer
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.validation import counted, integer
 
 if TYPE_CHECKING:
     from pagedlab.kv_cache import KVCache

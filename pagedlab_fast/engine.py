@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pagedlab.arguments import one_of, optional_integer
 from pagedlab.engine import EagerRunner, Runner
 from pagedlab.kernels import compiles_for
 from pagedlab.recipes.ranks import Ranked
 from pagedlab.recipes.speculative import Drafter, Drafting
-from pagedlab.validation import one_of, optional_integer
 from pagedlab_fast.choose import choose
 from pagedlab_fast.run_ahead import RunAhead
 from pagedlab_fast.runner import FastRunner

@@ -27,9 +27,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import Receive, Scope, Send
 
+from pagedlab.arguments import integer
 from pagedlab.engine import LLM
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.validation import integer
 from pagedlab_serve.engine_thread import (
     LOG,
     EngineThread,

@@ -19,8 +19,8 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pagedlab.arguments import MODELS, integer, model_name, one_of, similar_name, visible
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import MODELS, integer, model_name, one_of, similar_name, visible
 
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 BAD_INPUT = 2  # the exit code of a command with a bad option

@@ -24,13 +24,13 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
+from pagedlab.arguments import integer
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import WAS_RESET, Completion, Output
 from pagedlab.recipes.logprobs import score
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import RequestTooLarge
-from pagedlab.validation import integer
 from pagedlab_fast.runner import FastRunner
 from pagedlab_serve.garbage import allow_full_collections, postpone_full_collections
 from pagedlab_serve.logprobs import Echo

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from pagedlab.arguments import valid_text
 from pagedlab.engine import Prompt
 from pagedlab.model import Model
-from pagedlab.validation import valid_text
 from pagedlab_serve.logprobs import Echo, Spelling, echo_text, echo_tokens
 from pagedlab_serve.openai_api import ApiError
 

@@ -14,8 +14,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from pagedlab.arguments import hub_id, integer
 from pagedlab.extras import MissingExtra
-from pagedlab.validation import hub_id, integer
 from pagedlab_serve.command_line import (
     Parser,
     add_model_options,

@@ -226,7 +226,7 @@ def test_the_whole_vocabulary_can_be_drawn(seed):
     ],
 )
 def test_bad_parameters_are_named(name, bad):
-    """tests/test_validation.py has the other parameters."""
+    """tests/test_arguments.py has the other parameters."""
     with refused(name):
         SamplingParams(**{name: bad})
 

@@ -14,8 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, blocks_for
-from pagedlab.validation import one_of
 
 GIB = 2**30
 ALLOCATORS = ("max", "pow2", "oracle", "paged")

@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, PrefixStats, hash_chain
 from pagedlab.recipes.eviction import POOLS
-from pagedlab.validation import one_of
 
 NEVER = float("inf")
 

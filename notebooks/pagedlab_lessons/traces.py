@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pagedlab.arguments import one_of
 from pagedlab.shipped import data_folder
-from pagedlab.validation import one_of
 
 DATA = data_folder("traces")
 PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from pagedlab.arguments import one_of
 from pagedlab.shipped import benchmark, results
-from pagedlab.validation import one_of
 from pagedlab_lessons.colors import NEUTRAL, Look, ink_on, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,

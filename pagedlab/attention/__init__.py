@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pagedlab.arguments import real, shown
 from pagedlab.attention.reference import (
     concat_attention,
     online_attention,
@@ -27,7 +28,6 @@ from pagedlab.attention.reference import (
 )
 from pagedlab.attention.vectorised import torch_attention
 from pagedlab.kernels import why_not
-from pagedlab.validation import real, shown
 
 PagedAttention = Callable[..., Tensor]
 

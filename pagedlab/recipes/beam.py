@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from pagedlab.arguments import counted, integer, one_of, real
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable, OutOfBlocks, blocks_for
 from pagedlab.detokenizer import TextAfter
@@ -30,7 +31,6 @@ from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Plan, Sequence, blocks_to_append
-from pagedlab.validation import counted, integer, one_of, real
 
 EarlyStopping = bool | Literal["never"]
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pagedlab.arguments import integer
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks, blocks_for
 from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Sequence
-from pagedlab.validation import integer
 
 ROWS = 1024  # tokens of a forward pass: Qwen's logits of so many take 620 MB in fp32
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedlab.validation import integer, real, shown
+from pagedlab.arguments import integer, real, shown
 
 
 @dataclass(frozen=True)

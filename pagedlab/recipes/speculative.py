@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from pagedlab.arguments import integer
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.engine import LLM
@@ -36,7 +37,6 @@ from pagedlab.model import Model, load_model
 from pagedlab.sampling import NO_TOKEN, Sampled, invert, probabilities, sample_chunks, uniform
 from pagedlab.scheduler import Chunk, Plan, Sequence, blocks_to_append
 from pagedlab.stats import Stats
-from pagedlab.validation import integer
 
 # Random numbers for one token must not depend on each other, so each use has its own stream.
 DRAFT_STREAM = 0x5851F42D4C957F2D

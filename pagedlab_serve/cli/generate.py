@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from pagedlab import SamplingParams
+from pagedlab.arguments import counted, visible
 from pagedlab.stats import Stats
-from pagedlab.validation import counted, visible
 from pagedlab_fast import LLM
 from pagedlab_serve.cli.options import sampling_params
 from pagedlab_serve.command_line import (

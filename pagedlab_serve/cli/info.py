@@ -6,8 +6,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from pagedlab.arguments import counted
 from pagedlab.shipped import notebooks
-from pagedlab.validation import counted
 from pagedlab_serve.command_line import print_now
 
 PACKAGES = ("torch", "transformers", "triton", "numpy")

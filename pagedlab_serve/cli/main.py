@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 
 from pagedlab import __version__
+from pagedlab.arguments import hub_id, similar_name
 from pagedlab.extras import MissingExtra, require
-from pagedlab.validation import hub_id, similar_name
 from pagedlab_serve import serve
 from pagedlab_serve.cli import options
 from pagedlab_serve.command_line import (

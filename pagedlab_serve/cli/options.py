@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from pagedlab import __version__
+from pagedlab.arguments import integer, one_of, real
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.shipped import DEFAULT_MODEL
-from pagedlab.validation import integer, one_of, real
 from pagedlab_serve.command_line import (
     Parser,
     add_model_options,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from pagedlab.validation import visible
+from pagedlab.arguments import visible
 from pagedlab_serve.cli.conversation import Answer, Cell, Turn
 
 # Backgrounds that black text can be read on, the colours of Okabe and Ito as far as they are.

@@ -8,8 +8,8 @@ from typing import Any
 from huggingface_hub import HfApi, constants
 from huggingface_hub import file_download as hub
 
+from pagedlab.arguments import hub_id, in_short, visible
 from pagedlab.loading import DEFAULT_MODEL, FILES
-from pagedlab.validation import hub_id, in_short, visible
 from pagedlab_serve.command_line import program_name
 
 NO_ANSWER = "the hub does not answer"

@@ -12,8 +12,8 @@ from typing import Any
 
 import traitlets
 
+from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
-from pagedlab.validation import one_of
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import live_script, live_style

@@ -10,7 +10,7 @@ from typing import Any
 
 import traitlets
 
-from pagedlab.validation import one_of
+from pagedlab.arguments import one_of
 from pagedlab_lessons.widgets.assets import live_script, live_style
 from pagedlab_lessons.widgets.page import Page
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pagedlab.arguments import integer
 from pagedlab.blocks import blocks_for
-from pagedlab.validation import integer
 from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.drawing import runs
 from pagedlab_lessons.readers_code import explain

@@ -11,8 +11,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from pagedlab.arguments import integer, one_of
 from pagedlab.blocks import BlockTable, Pool
-from pagedlab.validation import integer, one_of
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.judging import Entry
 from pagedlab_lessons.widgets.operations import VERBS, Operation

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pagedlab.arguments import integer
 from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.engine import LLM
 from pagedlab.loading import choose_model, read_config
@@ -39,7 +40,6 @@ from pagedlab.recipes.ranks.shards import check_split, split_layers
 from pagedlab.recipes.ranks.shared import SharedCache, SharedModel, serve
 from pagedlab.recipes.ranks.workers import Workers
 from pagedlab.scheduler import Plan
-from pagedlab.validation import integer
 
 __all__ = ["RankLost", "Ranked", "TensorParallelLLM"]
 

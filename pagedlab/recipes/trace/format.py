@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from pagedlab.validation import integer, one_of, real, shown
+from pagedlab.arguments import integer, one_of, real, shown
 
 FORMAT = 2  # what a recorder writes
 FORMATS = (1, 2)  # what can be read; 2 adds fields, and all of them are optional

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagedlab.validation import integer
+from pagedlab.arguments import integer
 
 
 class PoolLog:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from pagedlab.arguments import a_function, with_methods
 from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
 from pagedlab.recipes.trace.pool_log import PoolLog
 from pagedlab.recipes.trace.replay import Replay
 from pagedlab.recipes.trace.sequence_log import SequenceLog
 from pagedlab.recipes.trace.step_log import StepLog
-from pagedlab.validation import a_function, with_methods
 
 Reading = Callable[[], Any]  # returns a number, None, or lists of them in lists
 

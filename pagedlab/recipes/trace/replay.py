@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pagedlab.arguments import integer
 from pagedlab.recipes.trace.format import QUEUES, check_format, request_of
-from pagedlab.validation import integer
 
 LISTS = ("blocks", "words", "ids")  # of a sequence: a change is [n, items], after the first n
 

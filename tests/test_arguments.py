@@ -9,11 +9,11 @@ import pytest
 import pagedlab
 import pagedlab_fast
 from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams, paged_attention
+from pagedlab.arguments import a_function, integer, one_of, real, valid_text, with_methods
 from pagedlab.attention import check_arguments
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.speculative import DraftModel, PromptLookup
 from pagedlab.scheduler import Scheduler
-from pagedlab.validation import a_function, integer, one_of, real, valid_text, with_methods
 from support.operations import OPERATIONS
 from support.refused import refused
 
