@@ -92,6 +92,13 @@ def a_class(name: str, value: Any, like: type) -> Any:
     return value
 
 
+def subclass(name: str, value: Any, base: type) -> Any:
+    """Check that a value is a class that inherits from `base`."""
+    if not isinstance(value, type) or not issubclass(value, base):
+        raise ValueError(f"{name} must be a subclass of {base.__name__}, got {shown(value)}")
+    return value
+
+
 def a_function(name: str, value: Any, takes: str) -> Any:
     """Check that a value can be called. `takes` says how, as in "that takes a BlockEvent"."""
     if not callable(value):

@@ -54,19 +54,10 @@ class FlatChunks(NamedTuple):
 
 
 def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
-    """Put the tokens of all chunks into one row.
-
-    Raises:
-        ValueError: If a chunk has no token.
-    """
+    """Put the tokens of all chunks into one row."""
     flat = FlatChunks([], [], [], [0])
     for chunk in chunks:
         start, stop = chunk.start, chunk.stop
-        if start >= stop:
-            raise ValueError(
-                f"{chunk.sequence.name} has no token in this step: its row of logits would be "
-                "another's"
-            )
         known = chunk.token_ids
         unknown = [0] * (stop - start - len(known))
         flat.token_ids.extend(known + unknown)

@@ -18,14 +18,13 @@ kv_cache.py.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
-from pagedlab.arguments import a_function, integer, shown
+from pagedlab.arguments import integer, shown
+from pagedlab.callbacks import Callbacks
 
 
 class OutOfBlocks(RuntimeError):
@@ -70,10 +69,11 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 class Pool(ABC):
     """What every pool inherits: it reports no events, and caches no blocks.
 
-    A pool of your own writes the other five methods. `BlockPool` has everything.
+    A pool of your own writes the five methods without a body. `BlockPool` has everything.
     """
 
     can_cache = False  # whether it works with a prefix cache
+    num_cached: Any = 0
     callbacks: Any = ()  # nobody hears of its blocks
     num_blocks: int
     block_size: int
@@ -89,6 +89,11 @@ class Pool(ABC):
     def release(self, block_id: int) -> None: ...
     @abstractmethod
     def refcount(self, block_id: int) -> int: ...
+
+    @property
+    def num_used(self) -> int:
+        """Blocks with a reference count above zero."""
+        return self.num_blocks - self.num_free
 
     def forget(self, block_id: int) -> None:  # noqa: B027 - not every pool caches
         """Note that the contents of a block are about to change."""
@@ -114,7 +119,7 @@ class BlockPool(Pool):
         self.num_blocks = integer("num_blocks", num_blocks, 1)
         self.block_size = integer("block_size", block_size, 1)
         self.cached = OrderedDict[int, None]()  # kept and free, the least recently used first
-        self.callbacks: list[Callable[[BlockEvent], None]] = []  # a reset hands them on
+        self.callbacks = Callbacks()  # a reset hands them on
         self._refcounts = [0] * self.num_blocks
         # A stack: the block that was released last is still warm, and is allocated next.
         self._free = list(reversed(range(self.num_blocks)))
@@ -131,11 +136,6 @@ class BlockPool(Pool):
         return len(self._free) + len(self.cached)
 
     @property
-    def num_used(self) -> int:
-        """Blocks with a reference count above zero."""
-        return self.num_blocks - self.num_free
-
-    @property
     def num_cached(self) -> int:
         """Free blocks whose contents are kept."""
         return len(self.cached)
@@ -147,10 +147,7 @@ class BlockPool(Pool):
             OutOfBlocks: If no block is free.
         """
         if not self.num_free:
-            raise OutOfBlocks(
-                f"no block is free: all {self.num_blocks} are in use; free a sequence, or make the "
-                "pool larger"
-            )
+            raise OutOfBlocks(f"no block is free: all {self.num_blocks} are in use")
         block_id = self._free.pop() if self._free else self._evict()
         self._refcounts[block_id] = 1
         self.emit("allocate", block_id)
@@ -172,16 +169,12 @@ class BlockPool(Pool):
         Raises:
             ValueError: If the block is neither used nor cached.
         """
-        revived = self.refcount(block_id) == 0
-        if revived:
-            if block_id not in self.cached:
-                raise ValueError(
-                    f"block {block_id} is free, so there is nothing to share; allocate() "
-                    "returns free blocks"
-                )
-            del self.cached[block_id]
+        is_used = self.refcount(block_id) > 0
+        if not is_used and block_id not in self.cached:
+            raise ValueError(f"block {block_id} is free, so there is nothing to share")
+        self.cached.pop(block_id, None)
         self._refcounts[block_id] += 1
-        self.emit("revive" if revived else "share", block_id)
+        self.emit("share" if is_used else "revive", block_id)
         return block_id
 
     def release(self, block_id: int) -> None:
@@ -191,9 +184,7 @@ class BlockPool(Pool):
             ValueError: If the block is free already.
         """
         if self.refcount(block_id) == 0:
-            raise ValueError(
-                f"block {block_id} is free already: it was released more often than it was shared"
-            )
+            raise ValueError(f"block {block_id} is free already")
         self._refcounts[block_id] -= 1
         if self._refcounts[block_id] == 0:
             if block_id in self._kept:
@@ -219,15 +210,13 @@ class BlockPool(Pool):
             ValueError: If the pool has a prefix cache already.
         """
         if self._on_forgotten is not None:
-            raise ValueError(
-                "the pool has a prefix cache already: make a separate pool for each prefix cache"
-            )
+            raise ValueError("the pool has a prefix cache already: make a pool for each")
         self._on_forgotten = on_forgotten
 
     def keep(self, block_id: int) -> None:
         """Keep a used block: without references it is then cached, not just free."""
         if self.refcount(block_id) == 0:
-            raise ValueError(f"block {block_id} is free: only a block in use has contents to keep")
+            raise ValueError(f"block {block_id} is free: only a used block has contents to keep")
         self._kept.add(block_id)
         self.emit("keep", block_id)
 
@@ -262,64 +251,34 @@ class BlockPool(Pool):
         Raises:
             InvariantError: If a check fails. The message names the blocks.
         """
-        counts = self._refcounts
-        used = {block_id for block_id, count in enumerate(counts) if count > 0}
-        negative = {block_id for block_id, count in enumerate(counts) if count < 0}
-        free = set(self._free)
-        cached = set(self.cached)
-        twice = {block_id for block_id, times in Counter(self._free).items() if times > 1}
-        lost = set(range(self.num_blocks)) - used - free - cached
-        _refuse("have a negative count", negative)
-        _refuse("are on the free list twice", twice)
-        _refuse("are both free and in use", used & (free | cached))
-        _refuse("are both free and cached", free & cached)
-        _refuse("are cached but not marked to be kept", cached - self._kept)
-        _refuse("are lost: neither in use nor free", lost)
-        if tables is not None:
-            self._check_tables(tables)
-
-    def _check_tables(self, tables: Iterable[BlockTable]) -> None:
+        used = [block_id for block_id, count in enumerate(self._refcounts) if count > 0]
+        places = Counter([*used, *self._free, *self.cached])
+        wrong = [i for i, count in enumerate(self._refcounts) if places[i] != 1 or count < 0]
+        if wrong:
+            raise InvariantError(f"blocks {wrong} are not one of used, free and cached")
+        unkept = sorted(self.cached.keys() - self._kept)
+        if unkept:
+            raise InvariantError(f"blocks {unkept} are cached and not kept")
+        if tables is None:
+            return
         listed = Counter(block_id for table in tables for block_id in table.block_ids)
-        problems = []
         for block_id, count in enumerate(self._refcounts):
             if count != listed[block_id]:
-                problems.append(
+                raise InvariantError(
                     f"block {block_id} counts {count} but {listed[block_id]} tables list it"
                 )
-        if problems:
-            raise InvariantError(", ".join(problems))
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
         """Call `callback` with every `BlockEvent` from now on.
 
-        Returns:
-            A function that ends these calls. A second call of it does nothing.
-
-        Raises:
-            ValueError: If `callback` is no function.
+        The function returned ends these calls.
         """
-        a_function("callback", callback, "that takes a BlockEvent")
-        self.callbacks.append(callback)
-        subscription = ExitStack()
-        subscription.callback(self.callbacks.remove, callback)
-        return subscription.close
+        return self.callbacks.subscribe(callback)
 
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
         """Report a change to the subscribers. Tables report "copy", a prefix cache "hit"."""
-        if not self.callbacks:
-            return
-        event = BlockEvent(kind, block_id, self._refcounts[block_id], source)
-        for callback in tuple(self.callbacks):
-            try:
-                callback(event)
-            except Exception as error:  # a faulty subscriber must not break the pool
-                message = f"a subscriber of the pool raised {error!r} at {event}"
-                warnings.warn(message, stacklevel=2)
-
-
-def _refuse(problem: str, block_ids: set[int]) -> None:
-    if block_ids:
-        raise InvariantError(f"blocks {sorted(block_ids)} {problem}")
+        if self.callbacks:
+            self.callbacks.call(BlockEvent(kind, block_id, self._refcounts[block_id], source))
 
 
 class BlockTable:
@@ -350,9 +309,6 @@ class BlockTable:
     def append(self, n: int = 1) -> list[BlockCopy]:
         """Give slots to `n` more tokens.
 
-        Args:
-            n: the number of tokens.
-
         Returns:
             The block copies to execute before the KV of these tokens is written. There is one if
             the last block is partly filled and shared, else none.
@@ -360,26 +316,32 @@ class BlockTable:
         Raises:
             OutOfBlocks: If too few blocks are free. Table and pool are then as before.
         """
-        n = integer("n", n)
-        size = self.pool.block_size
-        writes_into_last = n > 0 and self.num_tokens % size != 0
-        must_copy = writes_into_last and self.pool.refcount(self.block_ids[-1]) > 1
-        fresh = blocks_for(self.num_tokens + n, size) - len(self.block_ids)
-        needed = fresh + must_copy
+        needed = self.needs(n)
         if needed > self.pool.num_free:
             raise OutOfBlocks(
                 f"append({n}) takes {needed} blocks, and {self.pool.num_free} of "
-                f"{self.pool.num_blocks} are free: free a sequence, or make the pool larger"
+                f"{self.pool.num_blocks} are free"
             )
         copies = []
-        if must_copy:
+        if self.must_copy(n):
             copies.append(self.copy_last())
-        elif writes_into_last:
+        elif n and self.num_tokens % self.pool.block_size:
             # Before a truncation it may have been full, and registered in the prefix cache.
             self.pool.forget(self.block_ids[-1])
-        self.block_ids += [self.pool.allocate() for _ in range(fresh)]
         self.num_tokens += n
+        while len(self.block_ids) < blocks_for(self.num_tokens, self.pool.block_size):
+            self.block_ids.append(self.pool.allocate())
         return copies
+
+    def needs(self, n: int) -> int:
+        """How many free blocks `append(n)` takes."""
+        total = blocks_for(self.num_tokens + integer("n", n), self.pool.block_size)
+        return total - len(self.block_ids) + self.must_copy(n)
+
+    def must_copy(self, n: int) -> bool:
+        """Whether the first of `n` more tokens goes into a shared block, which is copied then."""
+        is_partial = self.num_tokens % self.pool.block_size > 0
+        return n > 0 and is_partial and self.pool.refcount(self.block_ids[-1]) > 1
 
     def copy_last(self) -> BlockCopy:
         """Replace the last block by a new one, and release the old one."""
@@ -421,17 +383,12 @@ class BlockTable:
 
     def slot(self, position: int) -> int:
         """Return the slot of a token: block_ids[position // B] * B + position % B."""
-        if not 0 <= position < self.num_tokens:
-            raise IndexError(f"there is no token {position}: the table holds {self.num_tokens}")
-        size = self.pool.block_size
-        return self.block_ids[position // size] * size + position % size
+        return self.slots(position, position + 1)[0]
 
     def slots(self, start: int, stop: int) -> list[int]:
         """Return the slots of the tokens at positions start, ..., stop - 1."""
         if not 0 <= start <= stop <= self.num_tokens:
-            raise IndexError(
-                f"positions {start} to {stop} are not within the table's {self.num_tokens} tokens"
-            )
+            raise IndexError(f"tokens {start} to {stop - 1} are not among the {self.num_tokens}")
         size = self.pool.block_size
         ids = self.block_ids
         return [ids[position // size] * size + position % size for position in range(start, stop)]

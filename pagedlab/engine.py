@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,40 +25,33 @@ import torch
 from torch import Tensor
 
 from pagedlab.arguments import (
-    a_class,
     a_function,
     integer,
     one_of,
     optional_integer,
+    subclass,
     token_id_list,
     valid_text,
-    with_methods,
 )
 from pagedlab.attention import PagedAttention, check_arguments, fastest_backend, get_backend
 from pagedlab.batch import build_batch
-from pagedlab.blocks import BlockPool, BlockTable, blocks_for
-from pagedlab.detokenizer import Detokenizer, TextAfter
+from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
+from pagedlab.callbacks import Callbacks
 from pagedlab.kv_cache import KVCache
-from pagedlab.loading import where_to_run
 from pagedlab.model import Model, is_one_prompt, load_model
-from pagedlab.outputs import NOT_FINITE, WAS_RESET, Completion, Output
+from pagedlab.outputs import WAS_RESET, Completion, Output, new_output
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import NO_TOKEN, Sample, Sampled, sample_chunks, sample_rows
+from pagedlab.sampling import Sample, Sampled, sample_chunks, sample_rows
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
 from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
 GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step
-POOL = ("allocate", "share", "release", "refcount", "forget", "emit")
-TABLE = ("append", "fork", "truncate", "free", "slots")
-PREFIX_CACHE = ("match", "register", "num_shared")
-SCHEDULER = ("check", "add", "schedule", "fork", "remove", "queues")
 
 Prompt = str | list[int] | list[dict[str, str]]
 Forward = Callable[..., Tensor]
-# Called after a forward pass, with the step's plan and its logits [R, V].
-OnForward = Callable[[Plan, Tensor], None]
+Tokens = dict[Sequence, Sampled]  # the new tokens of a step
 
 
 class Runner(Protocol):
@@ -72,7 +64,7 @@ class Runner(Protocol):
     def submit(self, plan: Plan) -> None:
         """Accept a step. Its block copies have been made."""
 
-    def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+    def collect(self) -> tuple[Plan, Tokens] | None:
         """Wait for the oldest step, and return its plan and its tokens; None if there is none."""
 
     def reset(self) -> None:
@@ -98,7 +90,7 @@ class EagerRunner:
     def submit(self, plan: Plan) -> None:
         self.plan = plan
 
-    def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+    def collect(self) -> tuple[Plan, Tokens] | None:
         plan = self.plan
         if plan is None:
             return None
@@ -116,14 +108,6 @@ class EagerRunner:
         self.plan = None
 
 
-def call_back(when: str, callback: Callable[..., None], *arguments: Any) -> None:
-    """Call a callback; its error becomes a warning, so that it cannot break what it watches."""
-    try:
-        callback(*arguments)
-    except Exception as error:
-        warnings.warn(f"a callback after {when} raised {error!r}", stacklevel=3)
-
-
 class LLM:
     """A language model with a paged KV cache.
 
@@ -138,11 +122,11 @@ class LLM:
         max_batch_tokens: tokens per step, at most; None for 16,384 on a GPU and 4,096 on a CPU.
         max_sequences: running sequences, at most.
         prefix_caching: keep the blocks of finished requests as long as they are not needed. A new
-            prompt that begins alike shares them. Or a class with the methods of `PrefixCache`.
+            prompt that begins alike shares them. Or a subclass of `PrefixCache`.
         attention_backend: the name of a backend, or a function like `paged_attention`.
         block_pool: a subclass of `Pool` or `BlockPool`.
-        block_table: a subclass of `BlockTable`, or a class with its methods.
-        scheduler: a class with the methods of `Scheduler`.
+        block_table: a subclass of `BlockTable`.
+        scheduler: a subclass of `Scheduler`.
         runner: a class with the methods of `Runner`, or a function that makes one for an engine.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
         verbose: print which model runs on which device, and why.
@@ -206,16 +190,14 @@ class LLM:
         max_batch_tokens = optional_integer("max_batch_tokens", max_batch_tokens, 1)
         self.max_sequences = integer("max_sequences", max_sequences, 1)
         self.seed = integer("seed", seed)
-        one_of("verbose", verbose, (True, False))
-        self._new_pool = _class_of("block_pool", block_pool, BlockPool, POOL)
-        self.new_table = _class_of("block_table", block_table, BlockTable, TABLE)
-        self._new_scheduler = _class_of("scheduler", scheduler, Scheduler, SCHEDULER)
-        if isinstance(prefix_caching, bool):
-            self._new_prefix_cache = PrefixCache if prefix_caching else None
-        else:
-            self._new_prefix_cache = _class_of(
-                "prefix_caching", prefix_caching, PrefixCache, PREFIX_CACHE
-            )
+        self._new_pool = subclass("block_pool", block_pool, Pool)
+        self.new_table = subclass("block_table", block_table, BlockTable)
+        self._new_scheduler = subclass("scheduler", scheduler, Scheduler)
+        if prefix_caching is True:
+            prefix_caching = PrefixCache
+        if prefix_caching is not False:
+            subclass("prefix_caching", prefix_caching, PrefixCache)
+        self._new_prefix_cache = prefix_caching
         a_function("runner", runner, "that makes a runner for an engine")
 
         self.model = self.open_model(model, device, dtype, verbose)
@@ -234,8 +216,8 @@ class LLM:
         self._inbox = deque[Callable[[], None]]()  # what is called when no step runs
         self._completions: dict[int, Completion] = {}  # of unfinished requests, by request id
         self._outputs: dict[Sequence, Output] = {}  # of unfinished sequences
-        self._step_callbacks: list[Callable[[], None]] = []
-        self._forward_callbacks: list[OnForward] = []
+        self._step_callbacks = Callbacks()
+        self._forward_callbacks = Callbacks()
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
         self._is_torn = False  # whether a `whole` block began and did not end, or runs now
         self._is_inside = False  # whether one runs now
@@ -248,7 +230,8 @@ class LLM:
     def open_model(self, model: Any, device: str, dtype: str | torch.dtype, verbose: bool) -> Model:
         """Load the model, unless it is loaded already."""
         if isinstance(model, Model):
-            _check_as_loaded(model, device, dtype)
+            if (device, dtype) != ("auto", "auto"):
+                raise ValueError("the model is loaded already: leave device and dtype at 'auto'")
             return model
         return load_model(model, device, dtype, verbose)
 
@@ -259,17 +242,16 @@ class LLM:
             ValueError: If the work of a step leaves no room for a block.
         """
         smallest = self.model.kv_cache(1, self.block_size)
-        memory = free = smallest.free_bytes()
+        memory = smallest.free_bytes()
         if self.model.device.type == "cuda":
             work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
-            memory = int(GPU_MEMORY * free) - work
-            if memory < smallest.bytes_per_block:
-                raise ValueError(
-                    f"{GPU_MEMORY:g} of the {free / 2**30:.1f} GiB that are free on the GPU leave "
-                    f"no room for a block: a step of {self.max_batch_tokens:,} tokens takes about "
-                    f"{work / 2**30:.1f} GiB. Lower max_batch_tokens or give num_blocks"
-                )
-        fit = max(1, memory // (smallest.bytes_per_block + self.further_bytes_per_block()))
+            memory = int(GPU_MEMORY * memory) - work
+        fit = memory // (smallest.bytes_per_block + self.further_bytes_per_block())
+        if fit < 1:
+            raise ValueError(
+                f"a step of {self.max_batch_tokens:,} tokens leaves no memory for a block: lower "
+                "max_batch_tokens or give num_blocks"
+            )
         return min(fit, self.max_sequences * blocks_for(self.model.max_length, self.block_size))
 
     def further_bytes_per_block(self) -> int:
@@ -280,9 +262,8 @@ class LLM:
         """Make what the engine plans with: a pool, a prefix cache and a scheduler."""
         self.pool = self._new_pool(self.num_blocks, self.block_size)
         self.prefix_cache = None
-        if self._new_prefix_cache is not None and self.pool.can_cache:
-            own = {} if self.new_table is BlockTable else {"block_table": self.new_table}
-            self.prefix_cache = self._new_prefix_cache(self.pool, **own)
+        if self._new_prefix_cache and self.pool.can_cache:
+            self.prefix_cache = self._new_prefix_cache(self.pool, self.new_table)
         self.scheduler = self.make_scheduler()
 
     def make_scheduler(self) -> Any:
@@ -303,19 +284,18 @@ class LLM:
         completions: list[Completion] = []
         with self.whole():
             result = self._compute()
-            if result is None:
-                self._check_idle()
-            else:
+            if result is not None:
                 completions = self._update(*result, began)
+            elif self._outputs:
+                raise RuntimeError("the scheduler planned nothing, and requests are not finished")
         if self._inbox:
             self.catch_up()
         if result is not None:
-            for callback in tuple(self._step_callbacks):
-                call_back("the step", callback)
+            self._step_callbacks.call()
         dropped, self._dropped = self._dropped, []
         return dropped + completions
 
-    def _compute(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+    def _compute(self) -> tuple[Plan, Tokens] | None:
         """Plan, run and sample; return the oldest step with sequences that have not ended since."""
         while True:
             self._submit_plans()
@@ -340,25 +320,13 @@ class LLM:
 
     def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
         """Sample the next tokens of a step from its rows of logits [R, V]."""
-        for callback in tuple(self._forward_callbacks):
-            call_back("the forward pass", callback, plan, logits)
+        self._forward_callbacks.call(plan, logits)
         return sample_chunks(logits, plan.chunks, self.sample_rows)
 
-    def _check_idle(self) -> None:
-        """Raise `RuntimeError` if there are requests for which the scheduler planned nothing."""
-        if self._outputs:
-            name = type(self.scheduler).__name__
-            raise RuntimeError(
-                f"{name}.schedule planned nothing, and {self.num_unfinished} requests are not "
-                "finished"
-            )
-
-    def _update(
-        self, plan: Plan, sampled: dict[Sequence, Sampled], began: float
-    ) -> list[Completion]:
+    def _update(self, plan: Plan, sampled: Tokens, began: float) -> list[Completion]:
         """Give the sequences of a step their tokens, and return the completions of its requests."""
         self.plan = plan
-        self.stats.blocks_peak = max(self.stats.blocks_peak, self._num_used())
+        self.stats.blocks_peak = max(self.stats.blocks_peak, self.pool.num_used)
         request_ids = dict.fromkeys(chunk.sequence.request_id for chunk in plan.chunks)
         completions = [self._completions[request_id] for request_id in request_ids]
         # All forks come first. A sequence that ends with its first token frees its blocks, and its
@@ -377,70 +345,34 @@ class LLM:
         is_streamed = outputs[0].detokenizer is not None
         for child in self.scheduler.fork(sequence):
             sampled[child] = new.part(child.nth, child.nth + 1)
-            output = self._new_output(child, is_streamed)
-            self._outputs[child] = output
-            outputs.append(output)
+            self._outputs[child] = new_output(child, self.model.tokenizer, is_streamed)
+            outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
     def _extend(self, sequence: Sequence, new: Sampled, now: float) -> int:
-        """Add new tokens to a sequence, up to the first one that ends it.
-
-        Args:
-            sequence: the sequence.
-            new: its tokens.
-            now: the time that the completion records for them, in seconds.
-
-        Returns:
-            How many tokens were added.
-        """
+        """Add new tokens to a sequence up to one that ends it. Return how many were added."""
         output = self._outputs[sequence]
-        count = self._count_until_end(sequence, new.token_ids, output.detokenizer)
+        ends = frozenset[int]() if sequence.params.ignore_eos else self._end_tokens
+        count = output.extend(new, ends)
         sequence.token_ids += new.token_ids[:count]
-        sequence.cumulative_logprob = sum(new.logprobs[:count], sequence.cumulative_logprob)
-        if sequence.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
-            sequence.finish_reason = "length"
-        output.token_ids += new.token_ids[:count]
-        output.cumulative_logprob = sequence.cumulative_logprob
-        if output.logprobs is not None:
-            output.logprobs += new.reports[:count]
+        if output.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
+            output.finish_reason = "length"
         times = self._completions[sequence.request_id].times
         times += [now] * (sequence.num_outputs - len(times))
-        if sequence.finish_reason is not None:
-            self._finish(sequence)
+        if output.finish_reason is not None:
+            self._finish(sequence, output.finish_reason)
         return count
 
-    def _count_until_end(
-        self, sequence: Sequence, token_ids: list[int], detokenizer: Detokenizer | None
-    ) -> int:
-        """Count the tokens up to an end token, or to the one that completes a stop string.
-
-        If there is one, or `NO_TOKEN`, the sequence gets its finish reason.
-        """
-        if token_ids[-1:] == [NO_TOKEN]:
-            token_ids = token_ids[:-1]
-            sequence.finish_reason = "error"
-        may_end = not sequence.params.ignore_eos
-        if not may_end and detokenizer is None:
-            return len(token_ids)
-        for count, token in enumerate(token_ids, 1):
-            is_end = may_end and token in self._end_tokens
-            if detokenizer is not None and not is_end:
-                detokenizer.push(token)
-                is_end = detokenizer.stopped
-            if is_end:
-                sequence.finish_reason = "stop"
-                return count
-        return len(token_ids)
-
-    def _finish(self, sequence: Sequence) -> None:
-        """Complete the output of a sequence that has a finish reason, and free its blocks."""
+    def _finish(self, sequence: Sequence, reason: str) -> None:
+        """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        if sequence.finish_reason != "abort" and output.complete_text():
-            sequence.finish_reason = "stop"
-        output.finish_reason = sequence.finish_reason
-        if sequence.finish_reason == "error":
-            output.error = NOT_FINITE
-            self._forget(sequence)
+        if reason != "abort" and output.complete_text():
+            reason = "stop"
+        output.finish_reason = sequence.finish_reason = reason
+        if reason == "error":
+            # Its KV may be NaN too, and attention multiplies what a token does not see by 0.
+            for block_id in sequence.table.block_ids:
+                self.pool.forget(block_id)
         elif self.prefix_cache is not None:
             # The KV of the last token is never computed.
             num_computed = min(sequence.table.num_tokens, len(sequence.token_ids) - 1)
@@ -449,18 +381,6 @@ class LLM:
         self.scheduler.remove(sequence)
         if self._completions[sequence.request_id].finished:
             del self._completions[sequence.request_id]
-
-    def _forget(self, sequence: Sequence) -> None:
-        """Have the prefix cache forget the blocks of a sequence whose logits are not finite.
-
-        Their KV need not be finite either: attention multiplies what a token does not see by 0, and
-        0 * NaN is NaN. So all tokens that were computed together may be affected.
-        """
-        for block_id in sequence.table.block_ids:
-            self.pool.forget(block_id)
-
-    def _num_used(self) -> int:
-        return self.pool.num_blocks - self.pool.num_free
 
     # ------------------------------------------------------------------ what waits for a step's end
 
@@ -485,7 +405,7 @@ class LLM:
             yield
             if self._block is not block:
                 raise RuntimeError("a step is running: call step, generate and score between steps")
-            self.stats.blocks_used = self._num_used()
+            self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
             self._is_torn = self._is_torn or self._block is not block
@@ -566,8 +486,7 @@ class LLM:
 
     def _abort(self, request_id: int) -> None:
         for sequence in [each for each in self._outputs if each.request_id == request_id]:
-            sequence.finish_reason = "abort"
-            self._finish(sequence)
+            self._finish(sequence, "abort")
 
     @property
     def num_unfinished(self) -> int:
@@ -601,20 +520,9 @@ class LLM:
         return sequence
 
     def _new_completion(self, sequence: Sequence, stream: bool = False) -> Completion:
-        completion = Completion(sequence.request_id, sequence.token_ids[:], [], time.perf_counter())
-        completion.outputs.append(self._new_output(sequence, stream))
-        return completion
-
-    def _new_output(self, sequence: Sequence, stream: bool) -> Output:
-        """Return the output of a new sequence. With `stream`, it yields its text in pieces."""
-        params = sequence.params
-        prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
-        text_after = TextAfter(self.model.tokenizer, prompt_ids)
-        output = Output(logprobs=None if params.logprobs is None else [], text_after=text_after)
-        if stream or params.stop:
-            stop = tuple(params.stop)
-            output.detokenizer = Detokenizer(self.model.tokenizer, stop, text_after.context)
-        return output
+        output = new_output(sequence, self.model.tokenizer, stream)
+        prompt_ids = sequence.token_ids[:]
+        return Completion(sequence.request_id, prompt_ids, [output], time.perf_counter())
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
         """Queue a request."""
@@ -677,18 +585,13 @@ class LLM:
         try:
             self.soon(start)
             for completion in completions:
-                self._run(completion)
+                while not completion.finished:
+                    self.step()
+                _raise_if_dropped(completion)
         finally:
             for completion in completions:
-                if not completion.finished:
-                    self.abort(completion.request_id)
+                self.abort(completion.request_id)
         return completions
-
-    def _run(self, completion: Completion) -> None:
-        """Run steps until a request is finished. `RuntimeError` if a reset has ended it."""
-        while not completion.finished:
-            self.step()
-        _raise_if_dropped(completion)
 
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
@@ -734,26 +637,16 @@ class LLM:
     # ------------------------------------------------------------------ observers
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step from now on.
+        """Call `callback` after every step from now on. The function returned ends these calls."""
+        return self._step_callbacks.subscribe(callback)
 
-        Returns:
-            A function that ends these calls. A second call of it does nothing.
-
-        Raises:
-            ValueError: If `callback` is no function.
-        """
-        return _subscribe(self._step_callbacks, callback, "without arguments")
-
-    def on_forward(self, callback: OnForward) -> Callable[[], None]:
+    def on_forward(self, callback: Callable[[Plan, Tensor], None]) -> Callable[[], None]:
         """Call `callback` after every forward pass; the function returned stops it.
 
         It gets the step's plan and the logits [R, V], before tokens are sampled. Steps that run
         ahead of the host have no logits to show, and are left out.
-
-        Raises:
-            ValueError: If `callback` is no function.
         """
-        return _subscribe(self._forward_callbacks, callback, "that takes a plan and logits")
+        return self._forward_callbacks.subscribe(callback)
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks now."""
@@ -773,31 +666,6 @@ class LLM:
         return f"LLM({self.model.name}, {blocks}, {self.num_unfinished} requests unfinished)"
 
 
-def _class_of(name: str, value: Any, like: type, methods: tuple[str, ...]) -> Any:
-    """Check a reader's class: it has all these methods."""
-    return with_methods(name, a_class(name, value, like), methods)
-
-
-def _subscribe(
-    callbacks: list[Any], callback: Callable[..., None], takes: str
-) -> Callable[[], None]:
-    """Add a callback to a list. The function returned removes it; a second call does nothing."""
-    callbacks.append(a_function("callback", callback, takes))
-    subscription = ExitStack()
-    subscription.callback(callbacks.remove, callback)
-    return subscription.close
-
-
 def _raise_if_dropped(completion: Completion) -> None:
     if any(output.error == WAS_RESET for output in completion.outputs):
         raise RuntimeError(WAS_RESET)
-
-
-def _check_as_loaded(model: Model, device: str, dtype: str | torch.dtype) -> None:
-    """Check that a loaded model is not asked to be on another device or in another dtype."""
-    target, kind = where_to_run(device, dtype)
-    here = model.device
-    is_there = device == "auto" or (target.type == here.type and target.index in (None, here.index))
-    if not is_there or (dtype != "auto" and kind != model.module.dtype):
-        loaded = f"on {here} in {str(model.module.dtype).removeprefix('torch.')}"
-        raise ValueError(f"the model is loaded already, {loaded}: leave device and dtype at 'auto'")

@@ -7,9 +7,32 @@ from typing import Any
 
 from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.sampling_params import TokenLogprob
+from pagedlab.scheduler import Sequence
 
+NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 NOT_FINITE = "logits are not finite: try bfloat16 or float32"
 WAS_RESET = "a step failed, and the engine was reset: ask again"
+
+
+@dataclass
+class Sampled:
+    """The next tokens of one sequence.
+
+    Args:
+        token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
+            each sample that is forked from the sequence, or one after each guess.
+        logprobs: the log-probability of each token, before temperature and `adjust`.
+        reports: the same with the likeliest tokens; empty unless the request asks for them.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    reports: list[TokenLogprob] = field(default_factory=list)
+
+    def part(self, start: int, stop: int) -> Sampled:
+        """Some of the tokens."""
+        part = slice(start, stop)
+        return Sampled(self.token_ids[part], self.logprobs[part], self.reports[part])
 
 
 @dataclass
@@ -46,6 +69,33 @@ class Output:
             return self.detokenizer.text
         return self.text_after(self.token_ids) if self.text_after else self._copied_text
 
+    def extend(self, new: Sampled, ends: frozenset[int]) -> int:
+        """Add new tokens up to the first one that ends the text. Return how many were added.
+
+        Args:
+            new: the tokens.
+            ends: tokens that end a text.
+        """
+        count = 0
+        while self.finish_reason is None and count < len(new.token_ids):
+            token = new.token_ids[count]
+            if token == NO_TOKEN:
+                self.finish_reason = "error"
+                self.error = NOT_FINITE
+                break
+            count += 1
+            if token in ends:
+                self.finish_reason = "stop"
+            elif self.detokenizer is not None:
+                self.detokenizer.push(token)
+                if self.detokenizer.stopped:
+                    self.finish_reason = "stop"
+        self.token_ids += new.token_ids[:count]
+        self.cumulative_logprob = sum(new.logprobs[:count], self.cumulative_logprob)
+        if self.logprobs is not None:
+            self.logprobs += new.reports[:count]
+        return count
+
     def complete_text(self) -> bool:
         """Add the rest of the text after the last token. Return whether a stop string ends it."""
         if self.detokenizer is None or self.text_after is None:
@@ -63,6 +113,16 @@ class Output:
             f"Output({self.text!r}, {len(self.token_ids)} tokens, "
             f"finish_reason={self.finish_reason!r})"
         )
+
+
+def new_output(sequence: Sequence, tokenizer: Any, stream: bool) -> Output:
+    """Return the output of a new sequence. With `stream`, it yields its text in pieces."""
+    params = sequence.params
+    text_after = TextAfter(tokenizer, sequence.token_ids[: sequence.num_prompt_tokens])
+    output = Output(logprobs=None if params.logprobs is None else [], text_after=text_after)
+    if stream or params.stop:
+        output.detokenizer = Detokenizer(tokenizer, tuple(params.stop), text_after.context)
+    return output
 
 
 @dataclass

@@ -56,19 +56,17 @@ class PrefixStats:
     """Figures of a prefix cache since it was made.
 
     Args:
-        lookups: calls of `match`.
         asked_tokens: tokens of the prompts that were matched.
         hit_tokens: tokens that were found.
     """
 
-    lookups: int = 0
     asked_tokens: int = 0
     hit_tokens: int = 0
 
     @property
     def hit_rate(self) -> float:
-        """The share of `asked_tokens` that was found; 0 before the first lookup."""
-        return self.hit_tokens / self.asked_tokens if self.asked_tokens else 0.0
+        """The share of `asked_tokens` that was found."""
+        return self.hit_tokens / max(self.asked_tokens, 1)
 
 
 def _root(salt: str | None) -> bytes:
@@ -151,7 +149,6 @@ class PrefixCache:
             table.block_ids.append(self.pool.share(entry.block_id))
             self.pool.emit("hit", entry.block_id)
         table.num_tokens = len(table.block_ids) * self.pool.block_size
-        self.stats.lookups += 1
         self.stats.asked_tokens += len(token_ids)
         self.stats.hit_tokens += table.num_tokens
         return table

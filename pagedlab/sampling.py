@@ -10,12 +10,12 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pagedlab.outputs import NO_TOKEN, Sampled
 from pagedlab.sampling_params import FACTORS, GOLDEN, SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Sequence
 
@@ -25,7 +25,6 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-NO_TOKEN = -1  # in place of the token of a row whose logits are not finite
 ROUNDING = 1e-12  # of sums in float64 over a vocabulary
 STEP = _signed(GOLDEN)
 FIRST_FACTOR = _signed(FACTORS[0])
@@ -33,27 +32,6 @@ SECOND_FACTOR = _signed(FACTORS[1])
 
 
 # A step's tokens ----------------------------------------------------------------------------------
-
-
-@dataclass
-class Sampled:
-    """The next tokens of one sequence.
-
-    Args:
-        token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
-            each sample that is forked from the sequence, or one after each guess.
-        logprobs: the log-probability of each token, before temperature and `adjust`.
-        reports: the same with the likeliest tokens; empty unless the request asks for them.
-    """
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    reports: list[TokenLogprob] = field(default_factory=list)
-
-    def part(self, start: int, stop: int) -> Sampled:
-        """Some of the tokens."""
-        part = slice(start, stop)
-        return Sampled(self.token_ids[part], self.logprobs[part], self.reports[part])
 
 
 class Row(NamedTuple):

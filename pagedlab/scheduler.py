@@ -168,22 +168,6 @@ class Plan:
         return f"Plan({'; '.join(parts)})"
 
 
-class RequestTooLarge(ValueError):
-    """A request would not fit even if it ran alone.
-
-    Args:
-        problem: what does not fit.
-        request_advice: what to change in the request.
-        engine_advice: what to change in the engine.
-    """
-
-    def __init__(self, problem: str, request_advice: str, engine_advice: str) -> None:
-        super().__init__(f"{problem}: {request_advice} or {engine_advice}")
-        self.problem = problem
-        self.request_advice = request_advice
-        self.engine_advice = engine_advice
-
-
 class Scheduler:
     """Plans steps for the sequences over one pool.
 
@@ -241,24 +225,20 @@ class Scheduler:
     # ------------------------------------------------------------------ a step
 
     def check(self, sequence: Sequence) -> None:
-        """Raise `RequestTooLarge` if a new sequence would not fit even if it ran alone."""
+        """Raise `ValueError` if a new sequence would not fit even if it ran alone."""
         size = self.pool.block_size
         # The last token needs no slot, because its KV is never needed.
         need = blocks_for(sequence.num_prompt_tokens + sequence.max_tokens - 1, size)
         if need > self.pool.num_blocks:
             prompt = counted(sequence.num_prompt_tokens, "prompt token")
-            raise RequestTooLarge(
+            raise ValueError(
                 f"the request needs {counted(need, 'block')} of {size} tokens ({prompt}, "
-                f"up to {sequence.max_tokens} new ones) and the pool has {self.pool.num_blocks}",
-                "shorten the prompt, lower max_tokens",
-                "raise num_blocks",
+                f"up to {sequence.max_tokens} new ones) and the pool has {self.pool.num_blocks}"
             )
         if sequence.num_to_fork >= self.max_sequences:
-            raise RequestTooLarge(
+            raise ValueError(
                 f"{1 + sequence.num_to_fork} samples of one prompt begin side by side and the "
-                f"engine takes {self.max_sequences}",
-                "ask for fewer",
-                "raise max_sequences",
+                f"engine takes {self.max_sequences}"
             )
 
     def add(self, sequence: Sequence) -> None:
@@ -351,11 +331,11 @@ class Scheduler:
         num_tokens = self.num_next(sequence)
         if num_tokens == 0:
             return True
-        table = sequence.table
-        if blocks_to_append(table, num_tokens) > self.pool.num_free:
+        start = sequence.table.num_tokens
+        try:
+            self.plan.copies += sequence.table.append(num_tokens)
+        except OutOfBlocks:
             return False
-        start = table.num_tokens
-        self.plan.copies += table.append(num_tokens)
         self.plan.chunks.append(Chunk(sequence, start, start + num_tokens))
         self.budget -= num_tokens
         return True
@@ -371,9 +351,9 @@ class Scheduler:
         with such blocks is preempted any more, and in each layer the KV of the whole batch is
         written before any of it is read.
         """
-        size = self.pool.block_size
-        if self.prefix_cache is not None and chunk.stop // size > chunk.start // size:
-            sequence = chunk.sequence
+        sequence = chunk.sequence
+        num_full = chunk.stop // self.pool.block_size
+        if self.prefix_cache is not None and num_full > len(sequence.table.entries):
             known = sequence.token_ids[: chunk.stop]
             self.prefix_cache.register(sequence.table, known, salt=sequence.salt)
 
@@ -439,9 +419,4 @@ class Scheduler:
 
 def blocks_to_append(table: BlockTable, num_tokens: int) -> int:
     """Return how many free blocks it takes to append tokens to a table, with a copy on write."""
-    pool = table.pool
-    need = blocks_for(table.num_tokens + num_tokens, pool.block_size) - len(table.block_ids)
-    is_partial = table.num_tokens % pool.block_size != 0
-    if is_partial and num_tokens and pool.refcount(table.block_ids[-1]) > 1:
-        need += 1
-    return need
+    return table.needs(num_tokens)

@@ -30,7 +30,6 @@ from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import WAS_RESET, Completion, Output
 from pagedlab.recipes.logprobs import score
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
-from pagedlab.scheduler import RequestTooLarge
 from pagedlab_fast.runner import FastRunner
 from pagedlab_serve.garbage import allow_full_collections, postpone_full_collections
 from pagedlab_serve.logprobs import Echo
@@ -202,7 +201,6 @@ class EngineThread:
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the ids of unfinished requests
         self._waiting: set[int] = set()
-        self._logged: set[str] = set()  # each advice is logged once, however often it is needed
         self._thread: threading.Thread | None = None
         self._usual_steps = 0  # `max_streamed_steps` before `start`, and after `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox after None
@@ -380,13 +378,6 @@ class EngineThread:
                 ticket.ids[request_id] = i * ticket.params.n
                 self._tickets[request_id] = ticket
                 self._waiting.add(request_id)
-        except RequestTooLarge as error:
-            self.drop(ticket)
-            # A client cannot change the engine. The advice for that is in the server's log.
-            if error.engine_advice not in self._logged:
-                self._logged.add(error.engine_advice)
-                LOG.warning("%s; to serve such requests, %s", error.problem, error.engine_advice)
-            raise ApiError(400, f"{error.problem}: {error.request_advice}") from None
         except ValueError as error:
             self.drop(ticket)
             raise ApiError(400, str(error)) from None

@@ -123,7 +123,6 @@ def calls(tiny):
     each("fused cuda_graphs", "flag", pagedlab_fast.LLM, **model)
     each("seed", "whole", LLM, **model)
     each("block_table scheduler", "class", LLM, **model)
-    each("verbose", "flag", LLM, **model)
     each("max_tokens n", "count", SamplingParams)
     each("top_k", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
@@ -189,7 +188,6 @@ def test_a_misspelled_name_of_the_package():
         ({"drafter": "x"}, r"drafter is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None, got 'x'"),
         ({"fused": 1}, "fused must be one of True, False, 'auto', got 1"),
         ({"cuda_graphs": "on"}, "cuda_graphs must be one of True, False, 'auto', got 'on'"),
-        ({"verbose": "no"}, "verbose must be one of True, False, got 'no'"),
         ({"attention_backend": lambda q: q}, r"the arguments q, .*, and <lambda> does not: too many positional"),
         ({"attention_backend": 3}, "there is no attention backend 3: choose one of 'auto'"),
         ({"model": ""}, "model is an empty text: name a folder, a .gguf file or a hub id like Qwen"),

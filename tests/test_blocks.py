@@ -353,7 +353,7 @@ def test_the_machine_finds_the_bug(bug):
 def test_errors_say_what_would_do():
     pool = BlockPool(2, 4)
     table = BlockTable(pool)
-    with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 blocks, and 2 of 2 are free: free a sequence"):
+    with pytest.raises(OutOfBlocks, match=r"append\(9\) takes 3 blocks, and 2 of 2 are free"):
         table.append(9)
     table.append(8)
     with pytest.raises(OutOfBlocks, match=r"all 2 are in use"):
@@ -362,7 +362,7 @@ def test_errors_say_what_would_do():
         pool.refcount(2)
     with refused(r"cannot truncate to 9 tokens: the table holds 8"):
         table.truncate(9)
-    with pytest.raises(IndexError, match="there is no token 8: the table holds 8"):
+    with pytest.raises(IndexError, match="tokens 8 to 8 are not among the 8"):
         table.slot(8)
 
 
@@ -393,7 +393,7 @@ def test_a_subscriber_that_fails_is_named_and_breaks_nothing():
     pool, seen = BlockPool(4), []
     pool.subscribe(lambda event: 1 / 0)
     pool.subscribe(seen.append)
-    with pytest.warns(UserWarning, match="a subscriber of the pool raised ZeroDivisionError.* at BlockEvent"):
+    with pytest.warns(UserWarning, match="a callback raised ZeroDivisionError.* with .BlockEvent"):
         assert pool.refcount(pool.allocate()) == 1
     assert [event.kind for event in seen] == ["allocate"]
 
@@ -408,7 +408,7 @@ def test_a_subscriber_can_leave():
     stops[1]()
     pool.allocate()
     assert len(seen) == 1
-    with refused("^callback must be a function that takes a BlockEvent, got 3$"):
+    with refused("^callback must be a function, got 3$"):
         pool.subscribe(3)
 
 
@@ -430,22 +430,31 @@ def test_events_of_a_copy_on_write_and_of_an_eviction():
     assert [event.kind for event in seen] == ["keep", "release", "revive", "release", "evict", "allocate"]
 
 
+NOT_ONE = "not one of used, free and cached"
 SPOILED = {
-    "have a negative count": lambda pool: pool._refcounts.__setitem__(3, -1),
-    "are on the free list twice": lambda pool: pool._free.append(3),
-    "are both free and in use": lambda pool: pool._refcounts.__setitem__(3, 1),
-    "are both free and cached": lambda pool: pool.cached.update({3: None}),
-    "are cached but not marked to be kept": lambda pool: (pool._free.remove(3), pool.cached.update({3: None})),
-    "are lost": lambda pool: pool._free.remove(3),
+    "a negative count": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, -1)),
+    "a negative count, not free": (
+        NOT_ONE,
+        lambda pool: (pool._free.remove(3), pool._refcounts.__setitem__(3, -1)),
+    ),
+    "on the free list twice": (NOT_ONE, lambda pool: pool._free.append(3)),
+    "free and used": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, 1)),
+    "free and cached": (NOT_ONE, lambda pool: pool.cached.update({3: None})),
+    "cached and not kept": (
+        "cached and not kept",
+        lambda pool: (pool._free.remove(3), pool.cached.update({3: None})),
+    ),
+    "lost": (NOT_ONE, lambda pool: pool._free.remove(3)),
 }
 
 
-@pytest.mark.parametrize("said", SPOILED)
-def test_check_names_the_block(said):
+@pytest.mark.parametrize("fault", SPOILED)
+def test_check_names_the_block(fault):
     pool = BlockPool(5)
     pool.check([])
-    SPOILED[said](pool)
-    with pytest.raises(InvariantError, match=rf"blocks \[3\] {said}"):
+    said, spoil = SPOILED[fault]
+    spoil(pool)
+    with pytest.raises(InvariantError, match=rf"blocks \[3\] are {said}"):
         pool.check()
 
 
@@ -454,7 +463,7 @@ def test_check_compares_counts_with_tables():
     table = BlockTable(pool)
     table.append(8)
     pool.check([table])
-    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 0 tables list it, block 1 counts 1 but 0"):
+    with pytest.raises(InvariantError, match=r"block 0 counts 1 but 0 tables list it"):
         pool.check([])
     with pytest.raises(InvariantError, match=r"block 0 counts 1 but 2 tables"):
         pool.check([table, table])

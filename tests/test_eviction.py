@@ -121,7 +121,7 @@ def test_replay_counts_what_it_serves():
     system = list(range(8))
     trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
     stats = replay(trace, 16, 4)
-    assert (stats.lookups, stats.asked_tokens, stats.hit_tokens) == (5, 45, 32)
+    assert (stats.asked_tokens, stats.hit_tokens) == (45, 32)
     assert replay([(system, [])] * 2, 16, 4).hit_tokens == 4  # the last token is always computed
     long = [(list(range(47)), [])] * 2
     assert (replay(long, 64).hit_tokens, replay(long, 64, 15).hit_tokens) == (32, 45)

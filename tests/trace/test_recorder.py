@@ -273,7 +273,7 @@ def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny):
         raise KeyError("mine")
 
     stop = llm.on_forward(fails)
-    with pytest.warns(UserWarning, match="a callback after the forward pass raised KeyError"):
+    with pytest.warns(UserWarning, match="a callback raised KeyError"):
         assert output_of(llm, PROMPTS[0], SamplingParams(max_tokens=3)).text == plain
     stop()
     assert calls == [(1, tiny.vocab_size)] * 3

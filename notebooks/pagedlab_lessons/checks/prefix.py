@@ -31,8 +31,8 @@ B = [94153, 49592, *[0] * 6, 144702, 104073, *[0] * 6]
 class ChecksOwnTokens(PrefixCache):
     """A naive prefix cache: chained xxh64 names; a hit is verified by the block's own tokens."""
 
-    def __init__(self, pool: BlockPool) -> None:
-        super().__init__(pool)
+    def __init__(self, pool: BlockPool, block_table: type[BlockTable] = BlockTable) -> None:
+        super().__init__(pool, block_table)
         self.named: dict[bytes, tuple[int, list[int]]] = {}  # name -> block, its own tokens
 
     def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:

@@ -1,0 +1,29 @@
+"""Callbacks: functions that hear of something and cannot break what they watch."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from pagedlab.arguments import shown
+
+
+class Callbacks(list[Callable[..., None]]):
+    """The functions to call."""
+
+    def subscribe(self, callback: Callable[..., None]) -> Callable[[], None]:
+        """Add a function. The function returned removes it; a second call does nothing."""
+        if not callable(callback):
+            raise ValueError(f"callback must be a function, got {shown(callback)}")
+        self.append(callback)
+        subscription = ExitStack()
+        subscription.callback(self.remove, callback)
+        return subscription.close
+
+    def call(self, *arguments: Any) -> None:
+        """Call every function. An error becomes a warning."""
+        for callback in tuple(self):
+            try:
+                callback(*arguments)
+            except Exception as error:
+                warnings.warn(f"a callback raised {error!r}, with {arguments}", stacklevel=3)
