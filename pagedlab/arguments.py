@@ -108,9 +108,13 @@ def a_function(name: str, value: Any, takes: str) -> Any:
 
 def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
     """Check a list of token ids from 0 to `most`."""
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, Mapping)):
         raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
-    return [integer("a token id in " + name, token_id, 0, most) for token_id in value]
+    ids = list(value)
+    is_plain = [*map(type, ids)].count(int) == len(ids)  # the usual case, and fast
+    if is_plain and (not ids or (min(ids) >= 0 and max(ids) <= most)):
+        return ids
+    return [integer("a token id in " + name, token_id, 0, most) for token_id in ids]
 
 
 def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:

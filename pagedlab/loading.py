@@ -4,7 +4,6 @@ Nothing here uses the network or runs code from a hub.
 """
 
 import gc
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,6 @@ TINY_MODEL = data_folder("tiny-qwen2")
 FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's checkpoint
 PARTS = {"config": "config.json", "weights": "*.safetensors", "tokenizer": "tokenizer.*"}
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
-PROGRESS_BAR_ABOVE = 100_000_000  # bytes of weights
 # What runs. tests/test_architectures.py compares the tokens of each with those of transformers.
 MODEL_TYPES = frozenset({
     "afmoe", "apertus", "arcee", "aria_text", "beam", "bitnet", "cohere", "cohere2",
@@ -47,15 +45,12 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
         The checkpoint, and why it was chosen.
 
     Raises:
-        ValueError: If the name is no text and no path, or is empty.
+        ValueError: If the name is no text and no path.
     """
     if name is not None:
-        if not isinstance(name, (str, os.PathLike)):
+        if not isinstance(name, (str, os.PathLike)) or not str(name):
             raise ValueError(f"model must be {MODELS}, got {shown(name)}")
-        source = str(os.fspath(name))
-        if not source:
-            raise ValueError(f"model is an empty text: name {MODELS}, or None to have one chosen")
-        return source, "you asked for it"
+        return str(os.fspath(name)), "you asked for it"
     if os.environ.get("PAGEDLAB_MODEL"):
         return os.environ["PAGEDLAB_MODEL"], "PAGEDLAB_MODEL says so"
     with suppress(ValueError):
@@ -90,12 +85,7 @@ def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, t
     gpus: list[str] = []
     if torch.cuda.is_available():
         gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    place = str(device)
-    if place not in ("auto", "cpu", *gpus):
-        *firsts, last = [repr(name) for name in ("auto", "cpu", *gpus)]
-        accepted = f"{', '.join(firsts)} or {last}"
-        seen = "" if gpus else " (torch sees no GPU here)"
-        raise ValueError(f"there is no device {shown(place)}: choose {accepted}{seen}")
+    place = one_of("device", str(device), ("auto", "cpu", *gpus))
     kind = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
     if place == "auto":
         place = "cuda" if gpus else "cpu"
@@ -110,22 +100,14 @@ def read_config(source: str) -> Any:
     Raises:
         ValueError: If there is none, or if pagedlab does not run its model.
     """
-    folder = locate(source)["pretrained_model_name_or_path"]
-    if not source.endswith(".gguf"):  # transformers need not have the type that a folder names
-        stored = json.loads(Path(folder, "config.json").read_bytes())
-        _check_type(source, str(stored.get("model_type", "nameless")))
     config = read("Config", source)
-    _check_type(source, config.model_type)
+    if config.model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"{source!r} is a {config.model_type} model; pagedlab runs llama, mistral, qwen2, "
+            f"qwen3 and others in pagedlab.model.MODEL_TYPES, for instance {DEFAULT_MODEL}"
+        )
     _check_attention(source, config.to_dict())
     return config
-
-
-def _check_type(source: str, model_type: str) -> None:
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"{source!r} is a {model_type} model; pagedlab runs llama, mistral, qwen2, qwen3 and "
-            f"others in pagedlab.model.MODEL_TYPES, for instance {DEFAULT_MODEL}"
-        )
 
 
 def _check_attention(source: str, config: dict[str, Any]) -> None:
@@ -133,11 +115,10 @@ def _check_attention(source: str, config: dict[str, Any]) -> None:
     kinds = set(config.get("layer_types") or ())
     if not kinds and config.get("sliding_window"):
         kinds = {"sliding_attention"}
-    others = sorted(kinds - {"full_attention"})
-    if others:
+    if not kinds <= {"full_attention"}:
         raise ValueError(
-            f"{source!r} has layers with {others[0]}; pagedlab runs models with full attention in "
-            f"every layer, for instance {DEFAULT_MODEL}"
+            f"{source!r} has layers with {', '.join(sorted(kinds))}; pagedlab runs models with "
+            f"full attention in every layer, for instance {DEFAULT_MODEL}"
         )
     if "longrope" in str(config.get("rope_parameters")):
         raise ValueError(
@@ -146,13 +127,12 @@ def _check_attention(source: str, config: dict[str, Any]) -> None:
         )
 
 
-def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
+def read(kind: str, source: str, **options: Any) -> Any:
     """Call `from_pretrained` of one of the Auto classes of transformers, without its log messages.
 
     Args:
         kind: "Config", "Tokenizer" or "ModelForCausalLM".
         source: a hub id, a folder or a .gguf file.
-        bar: show a progress bar if the weights are large and the output is a terminal.
         options: further arguments of `from_pretrained`.
 
     Raises:
@@ -162,8 +142,7 @@ def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
 
     arguments = locate(source)
     auto_class = getattr(transformers, f"Auto{kind}")
-    show_bar = bar and _bytes_of_weights(arguments) > PROGRESS_BAR_ABOVE
-    with _quiet_transformers(show_bar):
+    with _quiet_transformers():
         try:
             return auto_class.from_pretrained(**arguments, trust_remote_code=False, **options)
         except Exception as error:  # each library under transformers has errors of other classes
@@ -172,55 +151,38 @@ def read(kind: str, source: str, bar: bool = False, **options: Any) -> Any:
     raise ValueError(f"cannot load {what}, fetch it again or name another: {reason}")
 
 
-def _bytes_of_weights(arguments: dict[str, Any]) -> int:
-    files = Path(arguments["pretrained_model_name_or_path"]).glob("*.safetensors")
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
 @contextmanager
-def _quiet_transformers(show_bar: bool) -> Iterator[None]:
-    """Switch the log messages of transformers off, and its progress bars unless `show_bar`."""
+def _quiet_transformers() -> Iterator[None]:
+    """Switch the log messages and progress bars of transformers off."""
     from transformers.utils import logging  # slow to import: only loading needs it
 
-    look = {"leave": False, "disable": None if show_bar else True}  # None: only in a terminal
-    hook = logging.set_tqdm_hook(lambda new_bar, args, named: new_bar(*args, **named | look))
     level = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        logging.set_tqdm_hook(hook)
+        logging.enable_progress_bar()
 
 
 def locate(source: str) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` for a hub id, a folder or a .gguf file.
 
     Raises:
-        ValueError: If there is no such checkpoint, or if parts of it are missing or damaged.
+        ValueError: If there is no such checkpoint, or if parts of it are missing.
         MissingExtra: If it is a .gguf file, and the package that reads these is not installed.
     """
     path = Path(os.path.expanduser(model_name(source)))
     if path.suffix == ".gguf":
         require("gguf", "gguf", "accelerate")
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    hint = "name a folder saved by save_pretrained"
+    hint = f"name {MODELS}; `pagedlab download` fetches a hub id"
     if not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
-        is_id = "/" in source
-        hint = f"`pagedlab download {source}` fetches it" if is_id else f"name {MODELS}"
         path = _cached_folder(source, hint)
     for part, name in PARTS.items():
         if not any(file.is_file() for file in path.glob(name)):
             raise ValueError(f"{source!r} holds no {part} ({name}): {hint}")
-    for file in path.glob("*config.json"):
-        try:
-            if file.is_fifo():  # a read would wait for a writer
-                raise ValueError("it is a pipe, not a file")
-            dict(**json.loads(file.read_bytes()))
-        except (OSError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{source!r} has a damaged {file.name}, fetch it again: {in_short(error)}"
-            ) from None
     return {"pretrained_model_name_or_path": str(path)}
 
 

@@ -6,7 +6,6 @@ and values in their slots, and attends through the block tables. The tokens of a
 row of length T.
 """
 
-import operator
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pagedlab.arguments import in_short, integer, one_of, shown, valid_text, visible
+from pagedlab.arguments import in_short, one_of, shown, token_id_list, valid_text, visible
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
@@ -174,17 +173,12 @@ class Model:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text, as the generation config says, else the tokenizer.
-
-        Raises:
-            ValueError: If the generation config names something that is no token id.
-        """
+        """Tokens that end a text, as the generation config says, else the tokenizer."""
         eos = self.module.generation_config.eos_token_id
         if eos is None:
             eos = self.tokenizer.eos_token_id
         ids = eos if isinstance(eos, list) else [eos]
-        field = f"eos_token_id in {self.name}/generation_config.json"
-        return frozenset(integer(field, i) for i in ids if i is not None)
+        return frozenset(i for i in ids if i is not None)
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """Return a KV cache for this model, on its device and of its dtype."""
@@ -255,38 +249,40 @@ class Model:
         finally:
             self.module.set_attn_implementation("pagedlab")
 
-    def encode(self, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
+    def encode(self, prompt: Any) -> list[int]:
         """Return the token ids of a prompt.
 
         Args:
-            prompt: a text, a list of token ids, which is returned as it is, or a list of chat
-                messages, which go through the model's chat template.
+            prompt: a text, a list of token ids, or a list of chat messages, which go through the
+                model's chat template.
+
+        Raises:
+            ValueError: If it is none of these, or has an id that is not in the vocabulary.
         """
-        # verbose=False: a prompt that is too long gets our error, not a warning of transformers
+        # verbose=False: a prompt that is too long gets our error, not a warning of transformers.
         if isinstance(prompt, str):
-            valid_text("the prompt", prompt)
-            return list(self.tokenizer(prompt, verbose=False)["input_ids"])
-        if isinstance(prompt, list) and prompt and all(isinstance(one, dict) for one in prompt):
-            text = self._apply_chat_template(prompt)
-            valid_text("the chat", text)
-            options = {"add_special_tokens": False, "verbose": False}
-            return list(self.tokenizer(text, **options)["input_ids"])
-        return prompt  # type: ignore[return-value]
+            text = valid_text("the prompt", prompt)
+            return list(self.tokenizer(text, verbose=False)["input_ids"])
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+            text = valid_text("the chat", self._apply_chat_template(prompt))
+            ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            return list(ids)
+        return token_id_list("the prompt", prompt, self.vocab_size - 1)
 
     def _apply_chat_template(self, messages: list[Any]) -> str:
-        for number, message in enumerate(messages):
-            _check_keys(number, message)
+        for message in messages:
+            if not isinstance(message, dict) or not {*MESSAGE_KEYS} <= {*message}:
+                keys = " and ".join(MESSAGE_KEYS)
+                raise ValueError(f"a chat message has {keys}, got {shown(message)}")
             one_of("the role of a message", message["role"], ROLES)
-            _check_content(number, message["content"])
         try:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
             )
         except Exception as error:  # a template may raise anything, and there may be none
-            lacks = f"{self.name} has no chat template that takes these messages"
             raise ValueError(
-                f"{lacks} ({in_short(error)}): give each a text as content, or pass a text as the "
-                "prompt"
+                f"{self.name} has no chat template for these messages ({in_short(error)}): pass a "
+                "text"
             ) from None
 
     def checked_ids(self, prompt: Any) -> list[int]:
@@ -298,33 +294,13 @@ class Model:
         Raises:
             ValueError: If it is none of these, is empty or too long, or has an unknown token id.
         """
-        ids = self._integers(prompt)
+        ids = self.encode(prompt)
         if not ids:
             raise ValueError("the prompt is empty: give at least one token to continue")
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            outside = next(i for i in ids if not 0 <= i < self.vocab_size)
-            known = f"ids go from 0 to {self.vocab_size - 1}"
-            raise ValueError(f"token id {outside} is not in the vocabulary: {known}")
         if len(ids) >= self.max_length:
             takes = f"{self.name} takes {self.max_length}, new ones included"
             raise ValueError(f"the prompt has {len(ids)} tokens and {takes}: shorten it")
         return ids
-
-    def _integers(self, prompt: Any) -> list[int]:
-        """Encode a prompt. Integers of NumPy and torch become Python's."""
-        try:
-            if isinstance(prompt, (set, frozenset, bytes, bytearray)):
-                raise TypeError("no order, or no token ids")
-            ids: list[Any] = list(self.encode(prompt))
-            if [*map(type, ids)].count(int) == len(ids):  # the usual case, and fast
-                return ids
-            return [operator.index(None if isinstance(i, bool) else i) for i in ids]  # type: ignore[arg-type]
-        except TypeError:
-            kinds = (
-                "a text, a list of whole numbers (token ids), or a list of chat messages (role and "
-                "content)"
-            )
-            raise ValueError(f"a prompt is {kinds}, got {shown(prompt)}") from None
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of these tokens, without special tokens."""
@@ -342,27 +318,6 @@ def is_one_prompt(prompts: Any) -> bool:
     if not isinstance(prompts, (list, tuple, np.ndarray)):
         return True
     return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
-
-
-def _check_keys(number: int, message: dict[str, Any]) -> None:
-    """Raise `ValueError` unless a chat message has a role and a content. It may have more."""
-    missing = [key for key in MESSAGE_KEYS if key not in message]
-    if not missing:
-        return
-    wrong = [key for key in message if key not in MESSAGE_KEYS]
-    instead = f", but {', '.join(map(shown, wrong))}" if wrong else ""
-    raise ValueError(
-        f"chat message {number} has no {' and no '.join(map(repr, missing))}{instead}: a message "
-        f"has the keys {' and '.join(map(repr, MESSAGE_KEYS))}"
-    )
-
-
-def _check_content(number: int, content: Any) -> None:
-    """Raise `ValueError` unless a content is a text. Some templates take a list, or None."""
-    if not isinstance(content, (str, list, type(None))):
-        raise ValueError(
-            f"the content of chat message {number} must be a text, got {shown(content)}"
-        )
 
 
 @no_collections()
@@ -398,52 +353,37 @@ def load_model(
     module, report = read(
         "ModelForCausalLM",
         source,
-        bar=verbose,
         dtype=kind,
         attn_implementation="pagedlab",
         use_safetensors=Path(source).suffix != ".gguf" or None,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    tokenizer = read("Tokenizer", source)
+    _check_weights(source, report)
     is_path = os.path.exists(os.path.expanduser(source))
-    model = Model(module, tokenizer, Path(source).name if is_path else source, reason)
-    problem = _damage(model, report)
-    if problem:
-        raise ValueError(f"{source!r} {problem}")
+    name = Path(source).name if is_path else source
+    model = Model(module, read("Tokenizer", source), name, reason)
     if prepare:
         prepare(module)
     module.to(target).eval()
     if verbose:
-        name = visible(model.name, kept="")
-        print(f"model: {name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
+        shown_name = visible(name, kept="")
+        print(f"model: {shown_name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 
-def _damage(model: Model, report: dict[str, Any]) -> str | None:
-    """Return what is wrong with a loaded model, or None.
+def _check_weights(source: str, report: dict[str, Any]) -> None:
+    """Raise `ValueError` if weights are missing, too many or of another shape.
 
     Transformers would fill missing weights with random numbers, and ignore unexpected ones. Only
     those that a model computes itself may be ignored.
 
     Args:
-        model: the model.
+        source: what was loaded.
         report: the loading report of transformers.
     """
     for fault in ("missing", "unexpected", "mismatched"):
-        keys = sorted(str(key).replace("torch.Size", "") for key in report[f"{fault}_keys"])
-        keys = [key for key in keys if not COMPUTED.search(key)]
+        keys = [key for key in map(str, report[f"{fault}_keys"]) if not COMPUTED.search(key)]
         if keys:
-            fetch = "fetch config.json and weights again"
-            return f"has {fault} weights, {len(keys)} in all, first {keys[0]}: {fetch}"
-    for name, weight in model.module.named_parameters():
-        # The sum is one quick pass. In float16 it may overflow although all weights are finite.
-        if not (weight.sum().isfinite() or weight.isfinite().all()):
-            return f"has NaN or infinite weights, the first in {name}: fetch them again"
-    largest = max([len(model.tokenizer) - 1, *model.eos_token_ids])
-    if largest >= model.vocab_size:
-        return (
-            f"has a token id {largest} and {model.vocab_size} embeddings: its tokenizer or "
-            "eos_token_id does not fit"
-        )
-    return None
+            first = f"{fault} weights, {len(keys)} in all, first {min(keys)}"
+            raise ValueError(f"{source!r} has {first}: fetch config.json and weights again")

@@ -31,7 +31,16 @@ from pagedlab.kernels import why_not
 
 PagedAttention = Callable[..., Tensor]
 
-ARGUMENTS = "q", "k_cache", "v_cache", "block_tables", "seq_lens", "query_starts", "scale"
+FLOATS = "q", "k_cache", "v_cache"
+INTEGERS = torch.int32, torch.int64
+AXES = {
+    "q": ("T", "Hq", "D"),
+    "k_cache": ("num_blocks", "block_size", "Hkv", "D"),
+    "v_cache": ("num_blocks", "block_size", "Hkv", "D"),
+    "block_tables": ("B", "M"),
+    "seq_lens": ("B",),
+    "query_starts": ("B + 1",),
+}
 BACKENDS: dict[str, PagedAttention] = {
     "concat": over_sequences(concat_attention),
     "safe": over_sequences(safe_attention),
@@ -82,12 +91,12 @@ def check_arguments(backend: str | PagedAttention) -> None:
     except (TypeError, ValueError):  # a function in C may hide its signature
         return
     try:
-        signature.bind(*ARGUMENTS)
+        signature.bind(*AXES, "scale")
     except TypeError as error:
         name = getattr(backend, "__name__", type(backend).__name__)
         raise ValueError(
-            f"attention_backend must take the arguments {', '.join(ARGUMENTS)}, and {name} does "
-            f"not: {error}"
+            f"attention_backend must take the arguments {', '.join(AXES)} and scale, and {name} "
+            f"does not: {error}"
         ) from None
 
 
@@ -147,8 +156,14 @@ def paged_attention(
         ValueError: If types, dtypes or shapes do not fit together. The numbers in the batch are
             checked on a CPU only, because a GPU would have to wait for the answer.
     """
-    _check_caches(q, k_cache, v_cache)
-    _check_batch(block_tables, seq_lens, query_starts)
+    check_shapes(
+        q=q,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        block_tables=block_tables,
+        seq_lens=seq_lens,
+        query_starts=query_starts,
+    )
     if q.is_cpu and block_tables.is_cpu and seq_lens.is_cpu and query_starts.is_cpu:
         _check_numbers(len(q), k_cache.shape, block_tables, seq_lens, query_starts)
     if scale is not None:
@@ -157,54 +172,25 @@ def paged_attention(
     return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
 
 
-def _check_tensors(**tensors: Any) -> None:
-    for name, tensor in tensors.items():
+def check_shapes(**arguments: Any) -> None:
+    """Check the types, dtypes and shapes of the arguments of `paged_attention`, by name."""
+    sizes: dict[str, int] = {}  # of each axis that was seen
+    for name, tensor in arguments.items():
+        axes = AXES[name]
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name} must be a tensor, got {shown(tensor)}")
-
-
-def _check_caches(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    _check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
-    has_axes = q.ndim == 3 and k_cache.ndim == 4 and k_cache.shape == v_cache.shape
-    if not has_axes or q.shape[2] != k_cache.shape[3]:
-        shapes = f"{list(q.shape)}, {list(k_cache.shape)} and {list(v_cache.shape)}"
-        raise ValueError(
-            "q must be [T, Hq, D] and both caches [num_blocks, block_size, Hkv, D] with the same "
-            f"D, got {shapes}"
-        )
-    num_heads = q.shape[1]
-    kv_heads = k_cache.shape[2]
-    if num_heads % kv_heads:
-        raise ValueError(f"{num_heads} query heads cannot share {kv_heads} KV heads evenly")
-    dtypes = q.dtype, k_cache.dtype, v_cache.dtype
-    if not all(dtype.is_floating_point for dtype in dtypes):
-        raise ValueError(
-            f"q and both caches must have a float dtype, got {dtypes[0]}, {dtypes[1]} and "
-            f"{dtypes[2]}"
-        )
-
-
-def _check_batch(block_tables: Tensor, seq_lens: Tensor, query_starts: Tensor) -> None:
-    _check_tensors(block_tables=block_tables, seq_lens=seq_lens, query_starts=query_starts)
-    batch = block_tables, seq_lens, query_starts
-    if [tensor.ndim for tensor in batch] != [2, 1, 1]:
-        shapes = [list(tensor.shape) for tensor in batch]
-        raise ValueError(
-            "block_tables must be [B, M], seq_lens [B] and query_starts [B + 1], got "
-            f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
-        )
-    tables, lengths, starts = (len(tensor) for tensor in batch)
-    if not tables == lengths == starts - 1:
-        raise ValueError(
-            "a batch of B sequences has B tables, B lengths and B + 1 query starts, got "
-            f"{tables}, {lengths} and {starts}"
-        )
-    dtypes = [tensor.dtype for tensor in batch]
-    if not {torch.int32, torch.int64}.issuperset(dtypes):
-        raise ValueError(
-            "block_tables, seq_lens and query_starts must be of int32 or int64, got "
-            f"{dtypes[0]}, {dtypes[1]} and {dtypes[2]}"
-        )
+        if not (tensor.is_floating_point() if name in FLOATS else tensor.dtype in INTEGERS):
+            kind = "a float dtype" if name in FLOATS else "int32 or int64"
+            raise ValueError(f"{name} must have {kind}, got {tensor.dtype}")
+        shape = list(tensor.shape)
+        fits = len(shape) == len(axes)
+        if not fits or any(
+            sizes.setdefault(*axis) != axis[1] for axis in zip(axes, shape, strict=True)
+        ):
+            raise ValueError(f"{name} must be [{', '.join(axes)}], got {shape} after {sizes}")
+        sizes["B + 1"] = sizes.get("B", 0) + 1
+    if sizes["Hq"] % sizes["Hkv"]:
+        raise ValueError(f"{sizes['Hq']} query heads cannot share {sizes['Hkv']} KV heads evenly")
 
 
 def _check_numbers(
@@ -268,7 +254,6 @@ def paged_decode(
     Returns:
         [B, Hq, D].
     """
-    _check_tensors(q=q)
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     return paged_attention(
         q, k_cache, v_cache, block_tables, seq_lens, starts, scale, backend=backend

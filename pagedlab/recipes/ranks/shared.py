@@ -80,9 +80,8 @@ class SharedCache(CacheShare):
         return int(min(self._on_all_ranks(CountFreeBytes())))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        checked = self._checked_copies(copies)
-        if checked:
-            self._on_all_ranks(CopyBlocks(checked))
+        if copies:
+            self._on_all_ranks(CopyBlocks(list(copies)))
 
     def of_each_rank(self, block_ids: Sequence[int]) -> list[torch.Tensor]:
         """Return every rank's keys and values of these blocks.
