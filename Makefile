@@ -11,8 +11,7 @@
 # make wheel       an installable package with its widgets, tiny model and traces, in dist/
 # make terminal    the picture of a conversation in a terminal, docs/chat.svg, with PAGEDLAB_MODEL (or the tiny model)
 # make site        the first page, the notebooks as pages and to run in a browser, glossary and reference, in build/site
-# make lite        those to run in a browser alone, in build/live/lite (LITE="--wheels FOLDER": with Pyodide's files from a
-#                  folder); make test-lite runs them, and the first page
+# make lite        those to run in a browser alone, in build/live/lite; make test-lite runs them there
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -110,7 +109,7 @@ wheel: setup-reader
 
 site: setup-site
 	rm -rf build/site
-	$(RUN) tools/build_lite.py $(LITE) || { test $$? -eq 3 && rm -rf build/live && echo "so the page has no Python in it"; }
+	$(RUN) tools/build_lite.py
 	$(RUN) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
 	$(RUN) tools/build_front.py build/site
 	@echo "Look at it: $(PYTHON) -m http.server --directory build/site, and open localhost:8000"
@@ -119,10 +118,10 @@ terminal: setup
 	$(ASKED) $(BIN)/python tools/make_terminal.py
 
 lite: setup
-	$(RUN) tools/build_lite.py $(LITE)
+	$(RUN) tools/build_lite.py
 
 test-lite: setup
-	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py tests/notebooks/test_page.py
+	PAGEDLAB_TEST_LITE=1 $(RUN) -m pytest tests/notebooks/test_lite.py
 
 setup:
 	@$(PYTHON) tools/setup_env.py

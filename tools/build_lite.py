@@ -1,229 +1,132 @@
-"""Build the notebooks that run without PyTorch as a static site with Python inside: JupyterLite, in build/live/lite.
+"""Build the notebooks that run without PyTorch as a site with Python inside, in build/live/lite: JupyterLite.
 
-python tools/build_lite.py [--wheels FOLDER]
+python tools/build_lite.py
 
-The page loads everything from its own server. Pyodide is from its npm package. The compiled wheels (NumPy, Matplotlib,
-Pillow) are from Pyodide's server; the lock file in the npm package has the sha256 of each. Where that server cannot be
-reached, `--wheels` names a folder with Pyodide's files, such as an unpacked release. Pure-Python wheels are from PyPI.
-All of them, and pagedlab's own, are entries of Pyodide's lock file, which loads a package when a cell imports it: no
-notebook installs anything. tools/jupyter-lite.json has JupyterLite's own settings.
-
-By hand, because `jupyter lite build` alone loads Pyodide and packages from other servers while a reader waits.
+`jupyter lite build` does the work. Pyodide comes from its own server and pure packages from PyPI, once a reader opens a
+notebook there; pagedlab's wheel and the notebooks are part of the site. Each notebook runs here once without PyTorch. A
+cell that fails then becomes text: its code, and the picture or the words that the notebook has stored.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
+import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
 import venv
-import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from lite_notebooks import convert
+import nbformat
+from colab_cell import is_for_colab
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
-JUPYTERLITE = ("jupyterlite-core[contents]==0.6.4", "jupyterlite-pyodide-kernel==0.6.1")  # the last for Python 3.12
-NOTEBOOKS = (
-    "01_fragmentation",
-    "02_block_pool",
-    "03_copy_on_write",
-    "05_prefix_caching",
-    "06_online_softmax",
-    "09_continuous_batching",
-)
-PYODIDE = "0.27.7"  # of the series that jupyterlite-pyodide-kernel 0.6.1 is made for
-PYODIDE_SERVER = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
-PYODIDE_PYTHON, PYODIDE_PLATFORM = "3.12", "pyemscripten_2024_0_wasm32"
-LOCKED = ("micropip", "ssl", "sqlite3", "ipython", "jedi", "numpy", "matplotlib", "pillow")
-# From PyPI, in the versions whose browser half is installed here; what each imports under its own name.
-PURE = ("anywidget", "comm", "ipywidgets", "jupyterlab_widgets", "psygnal", "tqdm", "typing_extensions")
-DEPENDS = {
-    "anywidget": ["ipywidgets", "psygnal", "typing-extensions"],
-    "ipywidgets": ["comm", "jupyterlab-widgets", "ipython", "traitlets"],
-    "pagedlab": ["anywidget", "matplotlib", "numpy", "xxhash"],
-}
-TOO_LARGE = ("pagedlab/data/tiny-qwen2/", "pagedlab/data/benchmarks/")  # no use without PyTorch
-# The tests ask for the application, and widgets outside the window stay on the page as they are.
-SETTINGS = Path(__file__).parent / "jupyter-lite.json"
+JUPYTERLITE = ("jupyterlite-core[contents]==0.6.4", "jupyterlite-pyodide-kernel==0.6.1")  # made for Pyodide 0.27.7
+WIDGETS = tuple(f"{name}=={version(name)}" for name in ("anywidget", "ipywidgets", "jupyterlab_widgets"))
+NOTEBOOKS = ("01_fragmentation", "02_block_pool", "03_copy_on_write", "05_prefix_caching", "09_continuous_batching")
 OUTPUT = ROOT / "build" / "live" / "lite"
 CACHE = ROOT / "build" / "lite-cache"
+KERNEL = {"display_name": "Python (Pyodide)", "language": "python", "name": "python"}
+WITHOUT_TORCH = """\
+import sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "triton", "safetensors", "tokenizers")))"""
+STARTS = (
+    "**This notebook runs in your browser**: nothing is installed, and what you write stays on this page. The next cell "
+    "loads Python and pagedlab, which takes half a minute the first time."
+)
+# Also what the first page runs, see build_front.py. pagedlab asks for PyTorch, so it is installed without what it needs.
+INSTALL = f"""\
+import piplite
+await piplite.install({[*WIDGETS[:2], "matplotlib", "numpy", "tqdm", "xxhash"]})
+await piplite.install("pagedlab", deps=False)"""
+NOTE = "**This cell needs PyTorch, which does not run in a browser.** Here are its code and what it showed elsewhere."
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?![a-z]+:|#)([^)]*)\)")  # not to an address with a scheme
 
 
-class CannotFetch(RuntimeError):
-    """Something that the build needs is out of reach."""
+def for_browser(notebook: NotebookNode) -> NotebookNode:
+    """Return the notebook with a cell that installs pagedlab, and text in place of each cell that needs PyTorch."""
+    failing = ids_that_fail(notebook)
+    cells = []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = LINK.sub(link_here, cell.source)
+        if not is_for_colab(cell):
+            cells.append(as_text(cell) if cell.id in failing else cell)
+    first = [new_markdown_cell(STARTS, id="in-the-browser"), new_code_cell(INSTALL, id="install")]
+    return new_notebook(cells=[cells[0], *first, *cells[1:]], metadata={"kernelspec": KERNEL})
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotFetch(f"{' '.join(map(str, command[:6]))} ... failed:\n{(done.stderr or done.stdout)[-1500:]}")
-    return done.stdout
+def ids_that_fail(notebook: NotebookNode) -> set[str]:
+    """Return the ids of the cells that fail where PyTorch cannot be imported."""
+    tried = copy.deepcopy(notebook)
+    tried.cells.insert(0, new_code_cell(WITHOUT_TORCH))
+    with tempfile.TemporaryDirectory() as folder:
+        NotebookClient(tried, timeout=300, allow_errors=True).execute(cwd=folder)
+    outputs = [(cell.id, output) for cell in tried.cells for output in cell.get("outputs", [])]
+    return {cell_id for cell_id, output in outputs if output.output_type == "error"}
 
 
-def pip(*arguments: str | Path) -> None:
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments)
+def link_here(link: re.Match[str]) -> str:
+    """Keep a link to a notebook that is here. What another link points to is not, so its text remains."""
+    return link[0] if Path(link[2].partition("#")[0]).stem in NOTEBOOKS else link[1]
 
 
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def pyodide(cache: Path) -> Path:
-    """The folder of Pyodide's npm package."""
-    home = cache / f"pyodide-{PYODIDE}"
-    folder = home / "node_modules" / "pyodide"
-    if not folder.is_dir():
-        if not shutil.which("npm"):
-            raise CannotFetch("Pyodide comes from npm, and there is no npm here: install Node.js")
-        run("npm", "install", "--silent", "--prefix", home, f"pyodide@{PYODIDE}")
-    return folder
-
-
-def closure(packages: dict[str, Any], roots: tuple[str, ...]) -> dict[str, Any]:
-    """The lock file's entries of `roots` and of all that they depend on."""
-    found: dict[str, Any] = {}
-    names = list(roots)
-    while names:
-        name = names.pop().lower().replace("_", "-")
-        if name not in found:
-            found[name] = packages[name]
-            names += packages[name]["depends"]
-    return found
-
-
-def locked_files(entries: dict[str, Any], cache: Path, server: str) -> None:
-    """Put the entries' files into `cache`, each with the sha256 that Pyodide's lock file gives.
-
-    Args:
-        entries: entries of the lock file.
-        cache: a folder; what it has is not fetched again.
-        server: the address of Pyodide's files, which may be that of a folder.
-
-    Raises:
-        CannotFetch: a file is out of reach, or has another sha256.
-    """
-    for entry in entries.values():
-        file = cache / entry["file_name"]
-        if file.is_file():
-            continue
-        try:
-            with urllib.request.urlopen(server + file.name, timeout=60) as answer:  # noqa: S310 - https or a folder
-                data = answer.read()
-        except OSError as error:
-            raise CannotFetch(f"{server}{file.name}: {error}; name a folder that has it, --wheels FOLDER") from error
-        if sha256(data) != entry["sha256"]:
-            raise CannotFetch(f"{file.name} has another sha256 than Pyodide's lock file gives")
-        file.write_bytes(data)
-
-
-def pypi_wheel(requirement: str, cache: Path, *options: str) -> Path:
-    folder = cache / requirement
-    if not any(folder.glob("*.whl")):
-        pip("download", "--no-deps", "--only-binary=:all:", *options, "--dest", folder, requirement)
-    return next(folder.glob("*.whl"))
-
-
-def own_wheel(cache: Path) -> Path:
-    """pagedlab's wheel, less its model."""
-    with tempfile.TemporaryDirectory() as scratch:
-        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would pack what an older build left
-        pip("wheel", "--no-deps", "--wheel-dir", scratch, ROOT)
-        built = next(Path(scratch).glob("*.whl"))
-        with zipfile.ZipFile(built) as whole, zipfile.ZipFile(cache / built.name, "w", zipfile.ZIP_DEFLATED) as light:
-            for member in whole.namelist():
-                if not member.startswith(TOO_LARGE):
-                    light.writestr(member, whole.read(member))
-    return cache / built.name
-
-
-def lock_entry(wheel: Path) -> dict[str, Any]:
-    name, number = wheel.name.split("-")[:2]
-    return {
-        "name": name.lower().replace("_", "-"),
-        "version": number,
-        "file_name": wheel.name,
-        "sha256": sha256(wheel.read_bytes()),
-        "install_dir": "site",
-        "package_type": "package",
-        "imports": [name, "pagedlab_lessons"] if name == "pagedlab" else [name],
-        "depends": DEPENDS.get(name, []),
-        "unvendored_tests": False,
-    }
-
-
-def distribution(cache: Path, target: Path, server: str) -> None:
-    """Pyodide with every wheel beside it, and a lock file that names those and no others."""
-    source = pyodide(cache)
-    lock = json.loads((source / "pyodide-lock.json").read_text())
-    entries = closure(lock["packages"], LOCKED)
-    locked_files(entries, cache, server)
-    files = [cache / entry["file_name"] for entry in entries.values()]
-    wheels = [pypi_wheel(f"{name}=={version(name)}", cache, "--platform", "any") for name in PURE]
-    tags = ("--python-version", PYODIDE_PYTHON, "--platform", PYODIDE_PLATFORM)
-    wheels += [pypi_wheel(f"xxhash=={version('xxhash')}", cache, *tags), own_wheel(cache)]
-    for entry in map(lock_entry, wheels):
-        entries[entry["name"]] = entry
-    target.mkdir(parents=True)
-    for file in [*source.glob("pyodide*.*js"), *source.glob("*.wasm"), *source.glob("*.zip"), *files, *wheels]:
-        shutil.copy2(file, target)
-    (target / "pyodide-lock.json").write_text(json.dumps({**lock, "packages": entries}))
+def as_text(cell: NotebookNode) -> NotebookNode:
+    """Return a text cell with the code and its stored outputs. Pictures become attachments."""
+    parts = [NOTE, f"```python\n{cell.source}\n```"]
+    attachments = {}
+    for number, output in enumerate(cell.outputs):
+        data = output.get("data", {})
+        if "image/png" in data:
+            name = f"{number}.png"
+            attachments[name] = {"image/png": data["image/png"]}
+            said = output.metadata.get("image/png", {}).get("alt", "output")
+            parts.append(f"![{re.sub(r'[][]', '', said)}](attachment:{name})")
+        elif "text/markdown" in data:
+            parts.append(data["text/markdown"])
+        elif text := output.get("text") or data.get("text/plain"):
+            parts.append(f"```text\n{text.rstrip()}\n```")
+    return new_markdown_cell("\n\n".join(parts), id=cell.id, attachments=attachments)
 
 
 def jupyterlite() -> Path:
-    """The Python of an environment with JupyterLite; installed here, its extensions would be loaded by JupyterLab."""
-    widgets = [f"{name}=={version(name)}" for name in ("anywidget", "ipywidgets", "jupyterlab_widgets")]
-    recipe = "\n".join([*JUPYTERLITE, *widgets])
+    """Return the Python of an environment with JupyterLite; installed here, JupyterLab would load its extensions."""
+    recipe = "\n".join([*JUPYTERLITE, *WIDGETS])
     folder = CACHE / "jupyterlite"
     stamp = folder / "installed"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not stamp.is_file() or stamp.read_text() != recipe:
-        venv.create(folder, clear=True)
-        pip("--python", python, "install", *JUPYTERLITE, *widgets)
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *JUPYTERLITE, *WIDGETS], check=True)
         stamp.write_text(recipe)
     return python
 
 
-def build(server: str) -> None:
-    """Build the site anew. Raises CannotFetch if a part of it is out of reach."""
-    CACHE.mkdir(parents=True, exist_ok=True)
+def main() -> None:
     python = jupyterlite()
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would pack what an older build left
+    shutil.rmtree(OUTPUT, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
-        lite = Path(scratch)
-        distribution(CACHE, lite / "static" / "pyodide", server)
-        contents = lite / "files"
-        names = [f"{name}.ipynb" for name in NOTEBOOKS]
-        linked = convert(ROOT / "notebooks", names, contents / "notebooks")
-        for path in (file.removeprefix("../") for file in sorted(linked)):
-            (contents / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / path, contents / path)
-        shutil.copy2(SETTINGS, lite)
-        shutil.rmtree(OUTPUT, ignore_errors=True)
-        options = ("--contents", contents, "--output-dir", OUTPUT, "--no-sourcemaps")
-        run(python, "-m", "jupyter", "lite", "build", "--lite-dir", lite, *options, cwd=lite)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", type=Path, help="a folder with Pyodide's files, in place of Pyodide's server")
-    wheels = parser.parse_args().wheels
-    try:
-        build(f"{wheels.resolve().as_uri()}/" if wheels else PYODIDE_SERVER)
-    except CannotFetch as error:
-        print(error, file=sys.stderr)
-        return 3
-    size = sum(file.stat().st_size for file in OUTPUT.rglob("*") if file.is_file())
-    print(f"{OUTPUT}: {size / 2**20:.0f} MiB. Look at it: python -m http.server --bind 127.0.0.1 8000")
-    return 0
+        contents = Path(scratch, "contents")
+        (contents / "notebooks").mkdir(parents=True)
+        for name in NOTEBOOKS:
+            notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+            # Not nbformat.write, which cuts text into lists of lines: JupyterLite takes them as they are.
+            Path(contents, "notebooks", f"{name}.ipynb").write_text(json.dumps(for_browser(notebook)), encoding="utf-8")
+        shutil.copy2(Path(__file__).parent / "jupyter-lite.json", scratch)
+        wheels = Path(scratch, "pypi")  # where `jupyter lite build` looks for wheels
+        subprocess.run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT], check=True)
+        options = ["--lite-dir", scratch, "--contents", contents, "--output-dir", OUTPUT, "--no-sourcemaps"]
+        subprocess.run([python, "-m", "jupyter", "lite", "build", *options], cwd=scratch, check=True)
+    print(f"{OUTPUT} is ready")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
