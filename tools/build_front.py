@@ -1,9 +1,8 @@
 """Build the site's first page into a folder: python tools/build_front.py build/site
 
-The stage plays a recording at once. Two stories that share blocks are drawn as fork.py leaves them here; a visitor's
-first click on them loads Pyodide and pagedlab itself, if `make lite` has put both beside the pages. A map of the series
-follows. Nothing is asked of another server. The page's files are those of docs/front, with stage.js and block_grid.js
-from notebooks/pagedlab_lessons/widgets. index.html is a form that jinja2 fills in.
+The stage plays a recording at once. Two stories that share blocks run on pagedlab itself, in a console of JupyterLite,
+once a visitor opens them; this needs what `make lite` builds. A map of the series follows. The page's files are those
+of docs/front, and index.html is a form that jinja2 fills in.
 
 By hand, because the theme's frame of a Sphinx page would leave no room for a first screen that is one picture.
 """
@@ -17,34 +16,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
+import site_openings
+from build_lite import INSTALL, OUTPUT
+from build_lite import NOTEBOOKS as IN_THE_BROWSER
+from jinja2 import Environment, FileSystemLoader
+from normalise_notebooks import colab_address, repository
+from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
+from pagedlab_lessons.widgets.opening import opening
+from PIL import Image
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FRONT = DOCS / "front"
 RECORDINGS = ROOT / "data" / "recordings"
-sys.path[:0] = [str(ROOT), str(FRONT)]  # the checkout's pagedlab, installed or not
-
-import fork  # noqa: E402
-import nbformat  # noqa: E402
-from build_lite import NOTEBOOKS as LITE  # noqa: E402 - which notebooks run in a browser
-from jinja2 import Environment, FileSystemLoader  # noqa: E402
-from normalise_notebooks import colab_address, repository  # noqa: E402
-from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS  # noqa: E402
-from pagedlab_lessons.widgets.assets import script, style  # noqa: E402
-from PIL import Image  # noqa: E402
-
-# What front.js fetches for the fork.
-PYTHON = ("*.wasm", "python_stdlib.zip", "pyodide-lock.json", "traitlets-*.whl", "pagedlab-*.whl")
 DESCRIPTION = (
     "A free, interactive course: build PagedAttention, the memory management of today's LLM servers, block by block in "
     "notebooks, until a real Qwen model runs on your code."
 )
 CARD = "card.png"  # what a link to the site shows elsewhere
+# What the page's console runs: two stories over the same blocks.
+FORK = f"""\
+{INSTALL}
+from pagedlab_lessons.widgets import BlockPoolWidget
+widget = BlockPoolWidget(num_blocks=8, block_size=4)
+widget.do("new", "s0", 10)
+widget.do("fork", "s0")
+widget"""
 # A row of the map in notebook 00: number, name, file and question. What the same notebook says of its length.
 MAP_ROW = re.compile(r"^\| \*\*(\d\d)\*\* \| \[(.*?)\]\((.*?)\.ipynb\) \| (.*?) \|", re.MULTILINE)
 TAKES = re.compile(r"\*\*Takes\*\* (\d+) minutes")
 COPIED = (
-    *(FRONT / name for name in ("front.css", "front.js", "lean.py", "fork.py")),
-    RECORDINGS / "one_story.json",
+    FRONT / "front.css",
+    FRONT / "front.js",
     DOCS / "stage.webp",
     DOCS / "static" / "favicon.svg",
     DOCS / "static" / CARD,
@@ -78,7 +82,7 @@ def card(number: str, name: str, stem: str, question: str) -> dict[str, Any]:
         "title": f"{number} · {name}",
         "question": question[0].upper() + question[1:],
         "stem": stem,
-        "in_lite": stem in LITE,
+        "in_lite": OUTPUT.is_dir() and stem in IN_THE_BROWSER,
         "colab": colab_address(stem),
         "blocks": [
             {"x": 16 * x, "y": 16 * y, "color": COLORS[int(digit)]}
@@ -105,7 +109,8 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
             steps[-1]["texts"][name]["state"] = change.get("state", "running")
     captions = json.loads((RECORDINGS / "captions.json").read_text(encoding="utf-8"))
     shown = recording | {"steps": steps}
-    return {"recorded": shown, "captions": captions, "speed": STEPS_A_SECOND, "first": FIRST_STEP}
+    how = {"step": -1, "first": FIRST_STEP, "speed": STEPS_A_SECOND, "keeps_room": True}
+    return {"recorded": shown, "captions": captions, **how}
 
 
 def renamed(texts: dict[str, Any]) -> dict[str, Any]:
@@ -129,45 +134,29 @@ def without_template(pieces: list[str]) -> list[str]:
     return [*hidden, *pieces[question:end], *gap, *pieces[answer + 2 :]]
 
 
-def prepared_fork() -> str:
-    """What fork.py says at the start of its story, as it does later on the page."""
-    fork.story.update(json.loads((RECORDINGS / "one_story.json").read_text(encoding="utf-8")))
-    return fork.start(False)
-
-
 def build(site: Path) -> None:
     """Write the page and all that it loads."""
     site.mkdir(parents=True, exist_ok=True)
-    pyodide = site / "lite" / "static" / "pyodide"
     first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
     text = "\n".join(cell.source for cell in first.cells)
     recording = json.loads((RECORDINGS / "three_answers.json").read_text(encoding="utf-8"))
-    prepared = prepared_fork()
-    state = json.loads(prepared)["state"]
     forms = Environment(loader=FileSystemLoader(FRONT), autoescape=True, trim_blocks=True)
     page = forms.get_template("index.html").render(
         description=DESCRIPTION,
         address=site_address(),
         card=CARD,
         source=repository(),
-        lite=(pyodide / "pyodide.mjs").is_file(),  # without it there is no Python to load
-        loaded=sum(file.stat().st_size for name in PYTHON for file in pyodide.glob(name)),
+        try_it=FORK if OUTPUT.is_dir() else "",
         minutes=TAKES.findall(text)[0],
         notebooks=[card(*row) for row in MAP_ROW.findall(text)],
         recording=recording,
-        block_size=state["block_size"],
-        tokens=state["tables"][0]["tokens"],
-        blocks=len(state["tables"][0]["blocks"]),
         picture=Image.open(DOCS / "stage.webp"),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
-    (site / "three_answers.json").write_text(json.dumps(for_visitors(recording)), encoding="utf-8")
-    (site / "fork_start.json").write_text(prepared, encoding="utf-8")
+    (site / "film.json").write_text(json.dumps(opening("stage", for_visitors(recording))), encoding="utf-8")
+    site_openings.write(site / "_static", [])
     for file in COPIED:
         shutil.copy2(file, site)
-    for name in ("stage", "block_grid"):
-        (site / f"{name}.js").write_text(script(name), encoding="utf-8")
-    (site / "stage.css").write_text(style("block_grid", "stage"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import venv
 from importlib.metadata import version
@@ -38,10 +37,10 @@ WITHOUT_TORCH = """\
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "triton", "safetensors", "tokenizers")))"""
 STARTS = (
-    "**This notebook runs in your browser**: nothing is installed, and what you write stays on this page. The next cell "
-    "loads Python and pagedlab, which takes half a minute the first time."
+    "**This notebook runs in your browser**: nothing is installed, and what you write stays on this page. The next "
+    "cell loads Python and pagedlab, which takes half a minute the first time."
 )
-# Also what the first page runs, see build_front.py. pagedlab asks for PyTorch, so it is installed without what it needs.
+# build_front.py has it, too. pagedlab asks for PyTorch, so it is installed without what it needs.
 INSTALL = f"""\
 import piplite
 await piplite.install({[*WIDGETS[:2], "matplotlib", "numpy", "tqdm", "xxhash"]})

@@ -65,6 +65,7 @@ def write(folder: Path, notebooks: Iterable[Path]) -> None:
     for notebook in notebooks:
         for opening in openings_of(notebook):
             (folder / file_of(opening)).write_text(json.dumps(opening), encoding="utf-8")
+    shutil.copy2(ROOT / "docs" / "static" / "openings.js", folder)
     for name in ("explore", "stage"):
         (folder / f"{name}.js").write_text(script(name), encoding="utf-8")
     shutil.copy2(ROOT / "notebooks" / "pagedlab_lessons" / "widgets" / "frames.js", folder)
