@@ -54,12 +54,14 @@ def set_up(groups):
     print(f"setting up {VENV.name} (a few minutes, once)", flush=True)
     if STAMP.exists():
         STAMP.unlink()
-    try:
-        venv.create(VENV, with_pip=True)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        sys.exit(f"Python could not make {VENV}: {error}. On Debian and Ubuntu: apt install python3-venv")
     # Node would take the scripts of JupyterLab for modules, as the repository's own package.json says.
-    (VENV / "package.json").write_text("{}\n")
+    complete = VENV / "package.json"
+    if not (complete.exists() and PYTHON.exists()):  # one that is in use cannot be made anew
+        try:
+            venv.create(VENV, with_pip=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            sys.exit(f"Python could not make {VENV}: {error}. On Debian and Ubuntu: apt install python3-venv")
+        complete.write_text("{}\n")
     constraints = VENV / "constraints.txt"
     constraints.write_text("\n".join(pins()) + "\n")
     if not shutil.which("nvidia-smi"):

@@ -80,6 +80,17 @@ def test_it_is_made_anew_when_its_recipe_changes_or_its_stamp_is_no_text(asked, 
     assert len(asked) == 3 * EVERYTHING
 
 
+def test_an_environment_in_use_is_kept_when_its_recipe_changes(asked, monkeypatch):
+    """To make it anew fails while a program of it runs: its file is busy."""
+    start(monkeypatch)
+    setup_env.PYTHON.parent.mkdir(parents=True)
+    setup_env.PYTHON.touch()
+    monkeypatch.setattr(venv, "create", Mock(side_effect=OSError(26, "Text file busy")))
+    monkeypatch.setenv("PAGEDLAB_NEWEST", "1")
+    start(monkeypatch)
+    assert len(asked) == 2 * EVERYTHING
+
+
 def test_a_gpu_gets_the_build_with_cuda(asked, monkeypatch):
     monkeypatch.setattr(setup_env.shutil, "which", lambda name: f"/bin/{name}")
     start(monkeypatch, "--reader")
