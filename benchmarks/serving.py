@@ -123,11 +123,10 @@ def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str
     while len(llm.plan.chunks) < sequences or any(chunk.start < context + 8 for chunk in llm.plan.chunks):
         llm.step()
     began = time.perf_counter()
-    passes = 0
-    while passes < 16:
+    before = llm.stats.steps
+    while llm.stats.steps < before + 16:
         llm.step()
-        passes += llm.plan.passes
-    wall = (time.perf_counter() - began) / passes
+    wall = (time.perf_counter() - began) / (llm.stats.steps - before)
     torch.cuda.synchronize()  # steps in flight are not recorded, only those that `step` launches next
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         llm.step()

@@ -162,6 +162,7 @@ class LLM:
         True
     """
 
+    new_sequence: Callable[..., Sequence] = Sequence
     new_stats: Callable[[int, int], Any] = Stats
 
     def __init__(  # noqa: PLR0913 - the options of the one class that users make
@@ -493,9 +494,7 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _new_sequence(
-        self, prompt: Any, params: SamplingParams, salt: str | None, streaming: bool = True
-    ) -> Sequence:
+    def _new_sequence(self, prompt: Any, params: SamplingParams, salt: str | None) -> Sequence:
         """Return the first sequence of a request, which is not queued yet.
 
         Raises:
@@ -504,7 +503,7 @@ class LLM:
         salt = valid_text("salt", salt)
         ids = self.model.checked_ids(prompt)
         request_id = next(self._ids)
-        sequence = Sequence(
+        sequence = self.new_sequence(
             request_id,
             self.new_table(self.pool),
             ids,
@@ -514,7 +513,6 @@ class LLM:
             seed=request_seed(self.seed, request_id) if params.seed is None else params.seed,
             salt=salt,
             num_to_fork=params.n - 1,
-            streaming=streaming,
         )
         self.scheduler.check(sequence)
         return sequence
@@ -572,7 +570,7 @@ class LLM:
         sequences = []
         for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
             try:
-                sequences.append(self._new_sequence(prompt, asked, salt, streaming=False))
+                sequences.append(self._new_sequence(prompt, asked, salt))
             except ValueError as error:
                 where = f"prompt {number}: " if len(batch) > 1 else ""
                 raise ValueError(f"{where}{error}") from None

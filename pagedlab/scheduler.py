@@ -45,8 +45,6 @@ class Sequence:
         salt: prompts share cached blocks only with prompts of the same salt.
         nth: 0, or the number of the sample, if several continue the prompt.
         num_to_fork: samples that are forked from it as soon as its prompt has been computed.
-        num_pending: tokens after the last one that are sampled now, and not known yet.
-        streaming: whether somebody reads each token at once.
         finish_reason: "stop", "length", "abort" or "error"; None while it grows.
         cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
     """
@@ -61,8 +59,6 @@ class Sequence:
     salt: str | None = None
     nth: int = 0
     num_to_fork: int = 0
-    num_pending: int = 0
-    streaming: bool = True
     finish_reason: str | None = None
     cumulative_logprob: float = 0.0
 
@@ -73,8 +69,8 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Its tokens, with those that are pending."""
-        return len(self.token_ids) + self.num_pending
+        """Its tokens."""
+        return len(self.token_ids)
 
     @property
     def num_uncomputed(self) -> int:
@@ -94,7 +90,7 @@ class Sequence:
     @property
     def has_last_token(self) -> bool:
         """Whether its last token is sampled, so that nothing is left to compute."""
-        return self.num_outputs + self.num_pending >= self.max_tokens
+        return self.num_outputs >= self.max_tokens
 
     def fork(self, nth: int) -> Sequence:
         """Another sample of the same prompt, over the same blocks."""
@@ -149,7 +145,6 @@ class Plan:
         operations: what else happens to the KV cache, before the copies.
         admitted: sequences that run from now on, and their tokens that are in the prefix cache.
         preempted: sequences that lost their blocks, and how: "recompute", or what a policy says.
-        passes: forward passes; a fast runner may take several at once.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -157,7 +152,6 @@ class Plan:
     operations: list[Callable[[KVCache], None]] = field(default_factory=list)
     admitted: dict[Sequence, int] = field(default_factory=dict)
     preempted: dict[Sequence, str] = field(default_factory=dict)
-    passes: int = 1
 
     def __repr__(self) -> str:
         tokens = ", ".join(f"{c.sequence.name}[{c.start}:{c.stop}]" for c in self.chunks)
@@ -290,10 +284,7 @@ class Scheduler:
 
     def raise_if_stuck(self) -> None:
         """Raise `OutOfBlocks` if there are sequences and none of them can advance."""
-        if self.plan.chunks:
-            return
-        sequences = [each for queue in self.queues().values() for each in queue]
-        if not sequences or any(sequence.num_pending for sequence in sequences):
+        if self.plan.chunks or not any(self.queues().values()):
             return
         raise OutOfBlocks(
             f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "

@@ -43,7 +43,7 @@ class Stats:
             new_tokens: how many tokens were added to their sequences.
             seconds: the duration of the step.
         """
-        self.steps += plan.passes
+        self.steps += 1
         for chunk in plan.chunks:
             num_prompt_tokens = chunk.sequence.num_prompt_tokens
             self.prompt_tokens += max(0, min(chunk.stop, num_prompt_tokens) - chunk.start)

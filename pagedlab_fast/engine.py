@@ -7,12 +7,13 @@ from typing import Any, Literal
 from pagedlab.arguments import one_of, optional_integer
 from pagedlab.engine import EagerRunner, Runner
 from pagedlab.kernels import compiles_for
+from pagedlab.outputs import Completion
 from pagedlab.recipes.ranks import Ranked
 from pagedlab.recipes.speculative import Drafter, Drafting
 from pagedlab_fast.choose import choose
 from pagedlab_fast.run_ahead import RunAhead
 from pagedlab_fast.runner import FastRunner
-from pagedlab_fast.scheduler import FastScheduler
+from pagedlab_fast.scheduler import FastScheduler, FastSequence
 from pagedlab_fast.warm_up import warm_up
 
 GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
@@ -54,6 +55,7 @@ class LLM(Drafting, Ranked):
         one_of("fused", fused, (True, False, "auto"))
         self._cuda_graphs = cuda_graphs
         self._fused = fused
+        self._streams = True  # whether new sequences are read token by token
         self._max_prompt_tokens = optional_integer("max_prompt_tokens", max_prompt_tokens, 1)
         given = {"scheduler": FastScheduler, "runner": self._make_runner} | options
         super().__init__(model, drafter=drafter, ranks=ranks, **given)
@@ -61,6 +63,18 @@ class LLM(Drafting, Ranked):
             from pagedlab_fast.sampling import sample_rows  # needs Triton
 
             self.sample_rows = sample_rows
+
+    def new_sequence(self, *fields: Any, **options: Any) -> FastSequence:
+        """Make a sequence. That of a text of `generate` is read when it is complete."""
+        return FastSequence(*fields, **options | {"streaming": self._streams})
+
+    def generate(self, *arguments: Any, **options: Any) -> list[Completion]:
+        """Continue prompts, as `pagedlab.LLM.generate` does."""
+        self._streams = False
+        try:
+            return super().generate(*arguments, **options)
+        finally:
+            self._streams = True
 
     def make_scheduler(self) -> Any:
         """Make a scheduler over the pool, with the limit of prompt tokens."""

@@ -5,7 +5,7 @@
 
 The blocks and positions of a sequence are known before its tokens are, so a window needs nothing of
 the one before but what the device has itself. To the scheduler, tokens that are sampled at the
-moment are tokens: `Sequence.num_pending`.
+moment are tokens: `FastSequence.num_pending`.
 
 A window is one step of any kind, and as many decode steps as keep the device busy while the host
 works. It is no longer than that, because a new request waits for the whole window. Where no reader
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pagedlab.sampling import Sampled
 from pagedlab.scheduler import Plan, Sequence
@@ -82,11 +82,13 @@ class RunAhead:
         self._launched.append(Launched(plan, window))
         self.scheduler.in_flight = self.in_flight
         for row in window.rows:
-            row.chunk.sequence.num_pending += row.num_samples
+            sequence: Any = row.chunk.sequence
+            sequence.num_pending += row.num_samples
 
     def _num_steps(self, plan: Plan) -> int:
         """Steps of a window that begins with this plan."""
-        if any(chunk.sequence.streaming for chunk in plan.chunks):
+        sequences: list[Any] = [chunk.sequence for chunk in plan.chunks]
+        if any(sequence.streaming for sequence in sequences):
             return min(self.num_steps, self.max_streamed_steps)
         if self.scheduler.waiting:
             return min(STREAMED_STEPS, self.max_steps)
@@ -108,7 +110,7 @@ class RunAhead:
         sampled = {}
         for row, (tokens, logprobs) in zip(launched.window.rows, collected, strict=True):
             chunk = row.chunk
-            sequence = chunk.sequence
+            sequence: Any = chunk.sequence
             sequence.num_pending -= row.num_samples
             if sequence.finish_reason is not None:
                 continue  # it ended in the window before, or was aborted
@@ -116,7 +118,6 @@ class RunAhead:
             plan.chunks.append(chunk._replace(stop=stop))
             if tokens:
                 sampled[sequence] = Sampled(tokens, logprobs)
-        plan.passes = max((len(each.token_ids) for each in sampled.values()), default=1)
         return plan, sampled
 
     def _balance(self, worked: float, waited: float) -> None:

@@ -50,7 +50,11 @@ class FastRunner(EagerRunner):
 
     def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
         if self.plan is None and self.run_ahead.in_flight:
-            return self.run_ahead.collect()
+            plan, sampled = self.run_ahead.collect()
+            # The engine counts one step for a plan.
+            further = max((len(each.token_ids) - 1 for each in sampled.values()), default=0)
+            self.llm.stats.steps += further
+            return plan, sampled
         return super().collect()
 
     def compute(self, plan: Plan) -> Tensor:

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Any
 
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence, blocks_to_append
 from pagedlab_fast.asked import can_run_ahead
 
 PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
+
+
+@dataclass(eq=False)
+class FastSequence(Sequence):
+    """A sequence whose next tokens the device may know before the host does.
+
+    Args:
+        num_pending: tokens after the last one that are sampled now, and not known yet.
+        streaming: whether somebody reads each token at once.
+    """
+
+    num_pending: int = 0
+    streaming: bool = True
+
+    @property
+    def length(self) -> int:
+        """Its tokens, with those that are pending."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def has_last_token(self) -> bool:
+        """Whether its last token is sampled or pending, so that nothing is left to compute."""
+        return self.num_outputs + self.num_pending >= self.max_tokens
 
 
 class FastScheduler(Scheduler):
@@ -55,7 +79,12 @@ class FastScheduler(Scheduler):
             self._prompt_budget -= before - self.budget
         return has_slots
 
-    def has_room_for(self, sequence: Sequence) -> bool:
+    def raise_if_stuck(self) -> None:
+        """Raise `OutOfBlocks` if nothing can advance, and no window in flight may change that."""
+        if not self.in_flight:
+            super().raise_if_stuck()
+
+    def has_room_for(self, sequence: Any) -> bool:
         """Whether a waiting sequence may run now. Its pending tokens must be known.
 
         While a window is in flight, none is admitted that needs the host.
@@ -110,6 +139,6 @@ def _is_prompt(sequence: Sequence) -> bool:
     return sequence.num_uncomputed > 1
 
 
-def _is_read(sequence: Sequence) -> bool:
+def _is_read(sequence: Any) -> bool:
     """Whether a reader, who takes token by token, waits for its next one."""
     return sequence.streaming and not sequence.has_last_token and not _is_prompt(sequence)

@@ -15,7 +15,7 @@ from pagedlab import BlockPool, BlockTable, InvariantError, OutOfBlocks, Samplin
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
-from pagedlab_fast.scheduler import FastScheduler
+from pagedlab_fast.scheduler import FastScheduler, FastSequence
 from support.operations import LONG_RUN, OPERATIONS
 from support.planted import Bug
 from support.refused import refused
@@ -66,6 +66,7 @@ class ToyEngine:
         self.pool = ToyPool(num_blocks, size)
         self.prefix_cache = PrefixCache(self.pool) if caching else None
         self.scheduler = kind(self.pool, max_batch_tokens, max_sequences, self.prefix_cache)
+        self.new_sequence = FastSequence if issubclass(kind, FastScheduler) else Sequence
         self.cache = SimpleNamespace(keys=Slots(num_blocks, size), values=Slots(num_blocks, size))
         self.added = 0
         self.live = []
@@ -76,7 +77,7 @@ class ToyEngine:
     def add(self, prompt, max_tokens, n=1, seed=None, **options):
         number, self.added = self.added, self.added + 1
         params = SamplingParams(max_tokens=max_tokens, n=n, temperature=1.0)
-        sequence = Sequence(
+        sequence = self.new_sequence(
             number, BlockTable(self.pool), list(prompt), len(prompt), params, max_tokens,
             seed=1000 * number if seed is None else seed, num_to_fork=n - 1, **options,
         )  # fmt: skip
@@ -226,10 +227,11 @@ def fuzz(seed, num_requests, kind):
                 prompt = common[: rng.randint(1, 12)] + own
                 before = engine.pool.num_used, len(engine.scheduler.waiting)
                 try:
-                    engine.add(
+                    sequence = engine.add(
                         prompt, rng.randint(1, 40), rng.choice([1, 1, 2, 4]), rng.choice([None, None, 7]),
-                        salt=rng.choice([None, "a"]), streaming=rng.random() < 0.6,
+                        salt=rng.choice([None, "a"]),
                     )  # fmt: skip
+                    sequence.streaming = rng.random() < 0.6  # of fast ones
                     counts["requests"] += 1
                 except ValueError:
                     assert (engine.pool.num_used, len(engine.scheduler.waiting)) == before
@@ -474,8 +476,9 @@ def test_a_sequence_whose_tokens_are_pending_waits_for_them():
     engine = fast(12)
     sequence = engine.add([1] * 4, 9)
     sequence.num_pending = 2
+    engine.scheduler.in_flight = 1
     assert engine.scheduler.schedule() == Plan(), "and this is no error: the device works"
-    sequence.num_pending = 0
+    sequence.num_pending = engine.scheduler.in_flight = 0
     assert sizes_of(engine.step()) == [("r0", 4)]
 
 

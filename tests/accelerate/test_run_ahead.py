@@ -25,7 +25,6 @@ from pagedlab.batch import build_batch
 from pagedlab.model import Model, Pages
 from pagedlab.recipes.beam import beams
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.speculative import Drafting
 from pagedlab.scheduler import Chunk
 from pagedlab_fast import choose as choosing
 from pagedlab_fast import fused as fused_layers
@@ -100,8 +99,7 @@ def ahead_engine(model, num_blocks=256, block_size=16, halves=True, drafter=None
     its steps as they are."""
     ahead = running_ahead(lambda llm: Halves(model.module) if halves else None, launches=drafter is None)
     most = options.pop("max_prompt_tokens", None)
-    llm = engine(model, num_blocks, block_size, kind=Drafting, drafter=drafter, **ahead, **options)
-    llm.run_ahead = llm.runner.run_ahead
+    llm = engine(model, num_blocks, block_size, kind=pagedlab_fast.LLM, drafter=drafter, **ahead, **options)
     if most is not None:
         llm.scheduler.max_prompt_tokens = most
     return llm
@@ -308,7 +306,7 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny, waiting
     others' windows were says nothing of these."""
     llm, passes = ahead_engine(tiny, max_sequences=2), []
     llm.run_ahead.num_steps = 1
-    llm.on_step(lambda: passes.append(llm.plan.passes))
+    llm.on_step(lambda: passes.append(llm.stats.steps))
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), exactly(40))
     assert passes[0] == (STREAMED_STEPS if waiting else MAX_STEPS)
     assert_idle(llm)
@@ -317,7 +315,7 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny, waiting
 def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
     """Through an `EngineThread` the tokens of a text come five at a time; when it has stopped, eight again."""
     llm, passes = ahead_engine(tiny), []
-    llm.on_step(lambda: passes.append(llm.plan.passes))
+    llm.on_step(lambda: passes.append(llm.stats.steps))
     params = exactly(40)
     (expected,) = engine(tiny).generate(prompts := prompts_of(tiny, [10]), params)
     thread = EngineThread(llm)
@@ -332,11 +330,11 @@ def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
         assert asyncio.run(heard()) == expected.outputs[0].text
     finally:
         thread.stop()
-    assert passes == [5] * 8
+    assert passes == [5 * (i + 1) for i in range(8)]
     llm.add(prompts[0], params)
     while llm.num_unfinished:
         llm.step()
-    assert passes[8:] == [STREAMED_STEPS] * 5
+    assert passes[8:] == [STREAMED_STEPS * (i + 1) for i in range(5)]
     assert_idle(llm)
 
 

@@ -14,11 +14,11 @@ import torch
 pytest.importorskip("triton")
 
 import pagedlab_fast
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.batch import Batch
 from pagedlab.model import TINY_MODEL
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.ranks import RankLost, TensorParallelLLM
+from pagedlab.recipes.ranks import RankLost
 from pagedlab.recipes.ranks.commands import CopyBlocks, Play, Poison
 from pagedlab.recipes.ranks.ranks import Ranks
 from pagedlab_fast.choose import MAX_STEPS
@@ -39,16 +39,13 @@ MIXED = [
 ]
 
 
-def ahead(model, num_blocks=256, block_size=16, fused=False, kind=LLM, **options):
+def ahead(model, num_blocks=256, block_size=16, fused=False, **options):
     """An engine that runs in windows as on GPUs."""
     layers = (lambda llm: Fused(llm.model.module, llm.model.ranks)) if fused else lambda llm: None
-    llm = kind(model, num_blocks=num_blocks, block_size=block_size, verbose=False, **running_ahead(layers), **options)
+    options |= {"num_blocks": num_blocks, "block_size": block_size, "verbose": False}
+    llm = pagedlab_fast.LLM(model, **running_ahead(layers), **options)
     llm.cache.poison()
     return llm
-
-
-class AheadRanks(TensorParallelLLM):
-    follow = pagedlab_fast.LLM.follow
 
 
 def step_on(llm):
@@ -126,7 +123,7 @@ def test_all_shapes_are_played_on_all_ranks(two, monkeypatch):
 
 def test_a_killed_rank_is_noticed():
     """Within seconds, at every later request too, and nothing is left behind. test_distributed.py silences one."""
-    llm = ahead(TINY_MODEL, 64, device="cpu", kind=AheadRanks)
+    llm = ahead(TINY_MODEL, 64, device="cpu", ranks=2)
     rank = other_rank(llm.model)
     llm.add([1, 2, 3], exactly(400))
     llm.step()

@@ -11,7 +11,7 @@ from pagedlab_fast.scheduler import FastScheduler
 
 
 def running_ahead(fused_of: Callable[[Any], Any] = lambda llm: None, launches: bool = True) -> dict[str, Any]:
-    """Options of an engine: a scheduler and a runner for windows.
+    """Options of a `pagedlab_fast.LLM`: a scheduler and a runner for windows.
 
     Args:
         fused_of: returns the layers in fewer kernels for an engine, or None for the stock layers.

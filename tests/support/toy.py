@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import pagedlab
+import pagedlab_fast
 from pagedlab import LLM
 from pagedlab.batch import Batch, build_batch
 from pagedlab.sampling import sample_rows
@@ -66,8 +67,11 @@ def toy(tiny: Model, kind: type[LLM] = LLM, **options: Any) -> LLM:
 
 def toy_ahead(tiny: Model, **options: Any) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
-    options = {"scheduler": FastScheduler, **options}
-    return toy(tiny, runner=lambda llm: FastRunner(llm, RunAhead(FakeDevice(llm), llm.scheduler, 4)), **options)
+
+    def runner(llm: LLM) -> FastRunner:
+        return FastRunner(llm, RunAhead(FakeDevice(llm), llm.scheduler, 4))
+
+    return toy(tiny, pagedlab_fast.LLM, **{"scheduler": FastScheduler, "runner": runner, **options})
 
 
 class FakeDevice:
