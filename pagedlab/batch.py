@@ -1,6 +1,7 @@
 """The ragged batch: all tokens of a step in one row, and small arrays that say whose they are.
 
-There is no padding. The tokens of one sequence follow those of another.
+The tokens of one sequence follow those of another, without padding. Only the block tables are
+padded, and `seq_lens` says how much of a table is read.
 """
 
 from collections.abc import Sequence as Seq

@@ -3,8 +3,8 @@
 This module has no tensors.
 
 A pool allocates fixed-size blocks by id and counts the references to each. A table maps the logical
-blocks of one sequence (tokens 0-15, 16-31, ...) to physical blocks, whichever were free. To fork a
-sequence copies its list of block ids, not the blocks. A shared block is copied only when one of the
+blocks of one sequence (tokens 0-15, 16-31, ...) to physical blocks, whichever were free. A fork
+copies the list of block ids, not the blocks. A shared block is copied only when one of the
 sequences is about to write to it (copy-on-write).
 
     before                     after a.fork() -> b           after b.append(1)
@@ -105,8 +105,14 @@ class Pool(ABC):
 class BlockPool(Pool):
     """Fixed-size blocks, each with a reference count. Every method is O(1).
 
-    A block is used (count above 0) or free (count 0). A free block may be cached: its contents are
-    kept until the pool allocates it again. Until then, `share` can use it again.
+    A block is used (count above 0) or free (count 0). A prefix cache may `keep` a used block. When
+    it is free, it is cached: `share` revives it with its contents, until `allocate` evicts it.
+
+        free --allocate--> used --release--> free
+                            ^ |
+                      share | | release, if it is kept
+                            | v
+                           cached --evict--> free
 
     Args:
         num_blocks: the number of blocks.

@@ -72,7 +72,7 @@ class Runner(Protocol):
 
 
 class EagerRunner:
-    """Runs each step when it is collected.
+    """Takes one plan at a time: `submit` notes it; `collect` runs the model and samples.
 
     Args:
         llm: the engine, with its model, KV cache and attention function.
@@ -220,9 +220,9 @@ class LLM:
         self._step_callbacks = Callbacks()
         self._forward_callbacks = Callbacks()
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
-        self._is_torn = False  # whether a `whole` block began and did not end, or runs now
+        self._is_torn = False  # whether a `with whole()` has begun and not ended
         self._is_inside = False  # whether one runs now
-        self._block = object()  # the one that began last
+        self._visit = object()  # stands for the one that began last
         self._make_parts()
         self.runner: Runner = runner(self)
 
@@ -371,7 +371,8 @@ class LLM:
             reason = "stop"
         output.finish_reason = sequence.finish_reason = reason
         if reason == "error":
-            # Its KV may be NaN too, and attention multiplies what a token does not see by 0.
+            # Its KV may be NaN too. No other may share it: 0 * NaN is NaN, even where a token that
+            # is not seen has weight 0.
             for block_id in sequence.table.block_ids:
                 self.pool.forget(block_id)
         elif self.prefix_cache is not None:
@@ -387,16 +388,16 @@ class LLM:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Within this block, pool, tables and scheduler may change.
+        """Within `with whole()`, pool, tables and scheduler may change.
 
-        What was to be called `soon` is called first. If the block fails or is interrupted, the next
-        one begins with new parts and no requests.
+        What was to be called `soon` is called first. The engine counts as torn until the end is
+        reached. So after an error or Ctrl-C, the next one begins with new parts and no requests.
 
         Raises:
-            RuntimeError: If another such block ran inside this one.
+            RuntimeError: If another one ran inside this one.
         """
         self._is_inside = True
-        block = self._block = object()
+        visit = self._visit = object()
         try:
             if self._is_torn:
                 self._renew()
@@ -404,12 +405,12 @@ class LLM:
             while self._inbox:
                 self._inbox.popleft()()
             yield
-            if self._block is not block:
+            if self._visit is not visit:
                 raise RuntimeError("a step is running: call step, generate and score between steps")
             self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
-            self._is_torn = self._is_torn or self._block is not block
+            self._is_torn = self._is_torn or self._visit is not visit
             self._is_inside = False
 
     def catch_up(self) -> None:

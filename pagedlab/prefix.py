@@ -13,9 +13,16 @@ fast, but collisions can be constructed. So each hit is verified: the tokens mus
 parent must be the entry that was matched before. By induction, all tokens are equal then. Either
 check alone would not be enough, and a prompt could get the KV of another.
 
-A block is registered in the step that computes its KV. A block without references is one of the
-pool's cached blocks, until a table writes to it or the pool evicts it. If the parent of an entry is
-evicted, no match finds the entry any more. Its block is evicted in its turn.
+A block is registered when a step is planned that fills it, before its KV is computed. Requests that
+are planned later in the same step share it already, because each layer writes the KV of the whole
+step before it reads any:
+
+    plan:     A takes slots, its full blocks are registered;  B matches them
+    compute:  in each layer, write the KV of A and B, then attend
+
+A registered block is kept when its last reference is released: it is one of the pool's cached
+blocks, until a table writes to it or the pool evicts it. If the parent of an entry is evicted, no
+match finds the entry any more. Its block is evicted in its turn.
 """
 
 from __future__ import annotations
@@ -71,9 +78,7 @@ class PrefixStats:
 
 def _root(salt: str | None) -> bytes:
     """Return the bytes that a first block has in place of its parent's name."""
-    # The hashed salt has an odd number of bytes and a hashed block an even one. So no salt can be
-    # chosen that has the name of a block.
-    return b"" if salt is None else xxhash.xxh64_digest(b"s" + salt.encode("utf-16-le"))
+    return b"" if salt is None else xxhash.xxh64_digest(b"s" + salt.encode())
 
 
 def _names(
@@ -166,9 +171,8 @@ class PrefixCache:
     ) -> None:
         """Register the full blocks of a table that are not registered yet.
 
-        The step that follows computes them. Requests in the same step can then share them, because
-        each layer writes KV before it reads. If another block with the same contents is registered,
-        that one stays, and the table keeps its own.
+        If another block with the same contents is registered, that one stays, and the table keeps
+        its own block. So `table.entries` may name other blocks than `table.block_ids`.
 
         Args:
             table: the block table.
@@ -214,6 +218,7 @@ class PrefixCache:
         """Return the entry with this name, if it is the right block.
 
         The parent was verified before, so by induction all tokens before the block are right too.
+        An entry equals only itself, and a salt equals the same text.
         """
         entry = self._by_name.get(name)
         if entry is not None and entry.tokens == tokens and entry.parent == parent:
@@ -221,7 +226,8 @@ class PrefixCache:
         return None
 
     def _add(self, entry: Entry) -> None:
-        """Register a block. It replaces an entry that has its name and is another block."""
+        """Register a block. It replaces one that has its name: a collision, or an entry whose
+        parent was evicted."""
         if entry.name in self._by_name:
             self.pool.forget(self._by_name[entry.name].block_id)
         self.pool.keep(entry.block_id)

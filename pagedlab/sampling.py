@@ -76,7 +76,7 @@ def rows_of(chunks: Iterable[Chunk]) -> list[Row]:
 def sample_chunks(
     logits: Tensor, chunks: Iterable[Chunk], sample: Sample
 ) -> dict[Sequence, Sampled]:
-    """Sample the next tokens of a step. No sequence is changed, and the host waits once.
+    """Sample the next tokens of a step. No sequence is changed.
 
     Args:
         logits: [R, V], `num_rows` rows for each chunk.
@@ -86,26 +86,38 @@ def sample_chunks(
     rows = rows_of(chunks)
     if not rows:
         return {}
-    index = [row.logits for row in rows]
+    if len(rows) > len(logits):  # a row is sampled once more for each fork
+        logits = logits[[row.logits for row in rows]]
+    adjusted = _adjust(logits, rows)
+    tokens, logprobs = _sample(adjusted, rows, sample)
+    if adjusted is not logits:
+        logprobs = _logprobs_of(logits, tokens)
+        tokens = torch.where(logprobs.isnan(), NO_TOKEN, tokens)
+    # One transfer: the host waits for the device once.
+    ids, scores = torch.stack([tokens.double(), logprobs.double()]).tolist()
+    return _by_sequence(rows, logits, [int(token) for token in ids], scores)
+
+
+def _sample(logits: Tensor, rows: Seq[Row], sample: Sample) -> tuple[Tensor, Tensor]:
+    """Sample a token from each row of logits [R, V]."""
     seeds = [row.seed % 2**63 for row in rows]
     positions = [row.position for row in rows]
-    numbers = torch.tensor([index, seeds, positions], dtype=torch.int64)
-    index_of, seed_of, position_of = numbers.to(logits.device, non_blocking=True)
-    plain = logits if index == list(range(len(logits))) else logits[index_of]
-    adjusted = _adjust(plain, rows)
+    numbers = torch.tensor([seeds, positions], dtype=torch.int64)
     params = [row.sequence.params for row in rows]
-    tokens, logprobs = sample(adjusted, params, seed_of, position_of)
-    if adjusted is not plain:
-        logprobs = _logprobs_of(plain, tokens)
-        tokens = torch.where(logprobs.isnan(), NO_TOKEN, tokens)
-    ids, scores = torch.stack([tokens.double(), logprobs.double()]).tolist()
+    return sample(logits, params, *numbers.to(logits.device, non_blocking=True))
+
+
+def _by_sequence(
+    rows: Seq[Row], logits: Tensor, token_ids: list[int], logprobs: list[float]
+) -> dict[Sequence, Sampled]:
+    """Give each sequence its tokens, with a report if its request asks for one."""
     sampled: dict[Sequence, Sampled] = {}
     for i, row in enumerate(rows):
-        one = sampled.setdefault(row.sequence, Sampled())
-        one.token_ids.append(int(ids[i]))
-        one.logprobs.append(scores[i])
+        new = sampled.setdefault(row.sequence, Sampled())
+        new.token_ids.append(token_ids[i])
+        new.logprobs.append(logprobs[i])
         if row.sequence.params.logprobs is not None:
-            one.reports.append(_report(plain[i], row.sequence.params.logprobs, int(ids[i])))
+            new.reports.append(_report(logits[i], row.sequence.params.logprobs, token_ids[i]))
     return sampled
 
 

@@ -1,8 +1,9 @@
 """The scheduler: which sequences run in the next step, and in which blocks. Pure Python: it counts.
 
-A sequence waits or runs. A running sequence takes blocks one by one as it grows. If no block is
-free, the sequence that arrived last is preempted: its blocks are freed for older ones. It waits
-again, and its KV is computed again.
+A sequence waits or runs. A running sequence takes blocks as it grows. If no block is free, the
+sequence that arrived last is preempted: its blocks are freed for older ones. It waits again, and
+its KV is computed again, but for blocks that the prefix cache still has. A long prompt is computed
+in chunks, each within the budget of tokens a step.
 
     waiting --admit--> running --finished-->
        ^                  |
@@ -254,7 +255,7 @@ class Scheduler:
         self.plan = Plan()
         self.budget = self.max_batch_tokens
         self.continue_running()
-        if not self.plan.preempted:  # from here on, no running sequence is preempted
+        if not self.plan.preempted:  # so those who share a block now keep it for this step
             for chunk in self.plan.chunks:
                 self.register(chunk)
             self.admit_waiting()
@@ -336,11 +337,9 @@ class Scheduler:
         return 0 if sequence.has_last_token else min(sequence.num_uncomputed, self.budget)
 
     def register(self, chunk: Chunk) -> None:
-        """Register the blocks that a chunk fills, before they are computed.
+        """Register the blocks that a chunk fills, so that sequences admitted later share them.
 
-        Sequences that are admitted later in this step can share them. That is safe: no sequence
-        with such blocks is preempted any more, and in each layer the KV of the whole batch is
-        written before any of it is read.
+        prefix.py says why that is safe before they are computed.
         """
         sequence = chunk.sequence
         num_full = chunk.stop // self.pool.block_size
@@ -386,6 +385,7 @@ class Scheduler:
         running = len(self.running) + sum(other.num_to_fork for other in self.running)
         if running + 1 + sequence.num_to_fork > self.max_sequences:
             return False
+        # Alone it fits: `check` has seen to that.
         return not self.running or self.may_admit(sequence)
 
     def num_promised(self) -> int:
