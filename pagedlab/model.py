@@ -262,11 +262,10 @@ class Model:
         # verbose=False: a prompt that is too long gets our error, not a warning of transformers.
         if isinstance(prompt, str):
             text = valid_text("the prompt", prompt)
-            return list(self.tokenizer(text, verbose=False)["input_ids"])
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+            prompt = self.tokenizer(text, verbose=False)["input_ids"]
+        elif isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
             text = valid_text("the chat", self._apply_chat_template(prompt))
-            ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-            return list(ids)
+            prompt = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return token_id_list("the prompt", prompt, self.vocab_size - 1)
 
     def _apply_chat_template(self, messages: list[Any]) -> str:
@@ -359,7 +358,7 @@ def load_model(
         ignore_mismatched_sizes=True,
         output_loading_info=True,
     )
-    _check_weights(source, report)
+    _check_weights(source, module, report)
     is_path = os.path.exists(os.path.expanduser(source))
     name = Path(source).name if is_path else source
     model = Model(module, read("Tokenizer", source), name, reason)
@@ -372,14 +371,15 @@ def load_model(
     return model
 
 
-def _check_weights(source: str, report: dict[str, Any]) -> None:
-    """Raise `ValueError` if weights are missing, too many or of another shape.
+def _check_weights(source: str, module: Any, report: dict[str, Any]) -> None:
+    """Raise `ValueError` if weights are missing, too many, of another shape, or no numbers.
 
     Transformers would fill missing weights with random numbers, and ignore unexpected ones. Only
     those that a model computes itself may be ignored.
 
     Args:
         source: what was loaded.
+        module: the transformers module.
         report: the loading report of transformers.
     """
     for fault in ("missing", "unexpected", "mismatched"):
@@ -387,3 +387,7 @@ def _check_weights(source: str, report: dict[str, Any]) -> None:
         if keys:
             first = f"{fault} weights, {len(keys)} in all, first {min(keys)}"
             raise ValueError(f"{source!r} has {first}: fetch config.json and weights again")
+    for name, weight in module.named_parameters():
+        # The sum is one quick pass. In float16 it may overflow although all weights are finite.
+        if not (weight.sum().isfinite() or weight.isfinite().all()):
+            raise ValueError(f"{source!r} has NaN or infinite weights, the first in {name}")

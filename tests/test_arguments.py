@@ -190,9 +190,9 @@ def test_a_misspelled_name_of_the_package():
         ({"cuda_graphs": "on"}, "cuda_graphs must be one of True, False, 'auto', got 'on'"),
         ({"attention_backend": lambda q: q}, r"the arguments q, .*, and <lambda> does not: too many positional"),
         ({"attention_backend": 3}, "there is no attention backend 3: choose one of 'auto'"),
-        ({"model": ""}, "model is an empty text: name a folder, a .gguf file or a hub id like Qwen"),
+        ({"model": ""}, "model must be a folder, a .gguf file or a hub id like Qwen"),
         ({"model": 3}, "model must be a folder, a .gguf file or a hub id like .*, got 3"),
-        ({"device": "gpu"}, "there is no device 'gpu'"),
+        ({"device": "gpu"}, "device must be one of 'auto', 'cpu'"),
         ({"dtype": "int3"}, "dtype must be one of"),
     ],
 )

@@ -155,7 +155,7 @@ def test_the_cache_comes_third(cache, hub, tiny, capsys):
 
 def test_the_tiny_model_comes_last_and_no_hub_is_asked(cache, hub):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with refused("`pagedlab download some/model` fetches it") as caught:
+    with refused("`pagedlab download` fetches a hub id") as caught:
         load_model("some/model")
     assert "is no folder and not in the local Hugging Face cache" in str(caught.value)
     assert not hub.asked
@@ -167,7 +167,7 @@ def test_a_model_in_part_is_none(cache, name):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
     (folder / name).symlink_to(cache / "no" / "such" / "blob")
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with refused(f"holds no .*: `pagedlab download {DEFAULT_MODEL}` fetches it"):
+    with refused(f"holds no .*`pagedlab download` fetches a hub id"):
         load_model(DEFAULT_MODEL)
 
 
@@ -201,23 +201,6 @@ def test_the_whole_way_behind_a_silent_hub(tmp_path):
         silent.settimeout(0)
         with pytest.raises(BlockingIOError):  # nobody has called
             silent.accept()
-
-
-def test_large_weights_draw_a_bar_that_goes(monkeypatch):
-    from transformers.utils import logging
-
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    monkeypatch.setattr(logging.tqdm_lib, "tqdm", partial(tqdm, file=screen, mininterval=0))
-    load_model(TINY_MODEL)
-    monkeypatch.setattr("pagedlab.loading.PROGRESS_BAR_ABOVE", 0)
-    load_model(TINY_MODEL, verbose=False)
-    assert screen.getvalue() == ""
-    load_model(TINY_MODEL)
-    drawn = screen.getvalue()
-    assert "Loading weights: 100%" in drawn
-    assert drawn.rsplit("\r", 2)[1].strip() == "", "it is wiped"
-    assert logging.set_tqdm_hook(None) is None
 
 
 def test_one_line_says_which_and_why(tiny, capsys):
@@ -421,10 +404,6 @@ def with_weights(change):
     return lambda folder: change_weights(folder, change)
 
 
-def with_eos(eos):
-    return with_file("generation_config.json", {"eos_token_id": eos})
-
-
 DEEP = '{"a": ' * 10_000 + "1" + "}" * 10_000
 CODE = """
 import os
@@ -444,12 +423,7 @@ def with_code_of_its_own(folder):
     write(folder, "tokenizer_config.json", tokenizer | {"auto_map": {"AutoTokenizer": [None, "own.Tokenizer"]}})
 
 
-def with_pipe(name):
-    return lambda folder: os.mkfifo(folder / name)
-
-
 QUERY = "model.layers.1.self_attn.q_proj.weight"
-NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number of at least 0, got "
 
 
 @pytest.mark.parametrize(
@@ -462,7 +436,7 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         (with_pickles_only, "holds no weights"),
         (
             without("config.json"),
-            r"holds no config .*: name a folder saved by save_pretrained",
+            r"holds no config .*: name a folder",
         ),
         (without_tokenizer, r"holds no tokenizer \(tokenizer\.\*\): name a folder"),
         (
@@ -480,39 +454,22 @@ NO_EOS = "eos_token_id in spoilt/generation_config.json must be a whole number o
         ),
         (
             with_weights(lambda w: w.update({QUERY: torch.zeros(2, 256)})),
-            rf"has mismatched weights, 1 in all, first \('{QUERY}', \(\[2, 256\]\), \(\[256, 256\]\)\)",
+            rf"has mismatched weights, 1 in all, first \('{QUERY}'",
         ),
         (with_config(intermediate_size=48), "has mismatched weights, 15 in all"),
         (with_config(num_hidden_layers=4, layer_types=None), "has unexpected weights, 12 in all"),
-        (with_file("config.json", "[1]"), "has a damaged config.json, fetch it again: "),
-        (
-            with_config(model_type="frobnicator", architectures=None),
-            "is a frobnicator model; pagedlab runs llama, mistral, qwen2, qwen3 and others",
-        ),
-        (with_config(model_type=None), "is a nameless model; pagedlab runs llama"),
-        (with_config(model_type=["qwen2"]), r"is a \['qwen2'\] model; pagedlab runs llama"),
-        (with_code_of_its_own, "is a frobnicator model; pagedlab runs llama"),
-        (with_file("config.json", DEEP), "has a damaged config.json, fetch it again: "),
-        (with_file("generation_config.json", DEEP), "has a damaged generation_config.json, fetch it again: "),
-        (with_file("tokenizer_config.json", DEEP), "has a damaged tokenizer_config.json, fetch it again: "),
+        (with_file("config.json", "[1]"), "cannot load the config of "),
+        (with_config(model_type="gpt2", architectures=None), "is a gpt2 model; pagedlab runs llama, mistral, qwen2"),
+        (with_config(model_type="frobnicator", architectures=None), "cannot load the config of .*frobnicator"),
+        (with_config(model_type=["qwen2"]), "cannot load the config of "),
+        (with_code_of_its_own, "cannot load the config of "),
+        (with_file("config.json", DEEP), "cannot load the config of "),
+        (with_file("tokenizer_config.json", DEEP), "cannot load the tokenizer of "),
         (with_file("tokenizer.json", DEEP), "cannot load the tokenizer of "),
         (with_file("special_tokens_map.json", DEEP), "cannot load the tokenizer of "),
-        (with_pipe("extra_config.json"), "has a damaged extra_config.json, fetch it again: it is a pipe, not a file"),
         (
             with_config(use_sliding_window=True, sliding_window=8, max_window_layers=1, layer_types=None),
-            "has layers with sliding_attention; pagedlab runs models with full attention in every layer",
-        ),
-        (
-            with_file("generation_config.json", '{"eos'),
-            "has a damaged generation_config.json, fetch",
-        ),
-        (with_eos([[4095]]), rf"{NO_EOS}\[4095\]"),
-        (with_eos([4095, "end"]), f"{NO_EOS}'end'"),
-        (with_eos(-1), f"{NO_EOS}-1"),
-        (with_eos(4096), "has a token id 4096 and 4096 embeddings: its tokenizer or eos_token_id does not fit"),
-        (
-            lambda folder: change_tokenizer(folder, lambda said: said["model"]["vocab"].update(beyond=4096)),
-            "has a token id 4096 and 4096 embeddings",
+            "has layers with full_attention, sliding_attention; pagedlab runs models with full attention in every layer",
         ),
     ],
 )
@@ -532,7 +489,7 @@ def test_code_in_a_folder_is_never_run(spoilt, architecture, monkeypatch):
     edit(spoilt, model_type=architecture)
     monkeypatch.setenv("FROBNICATOR", "did not run")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    refusal = refused("is a frobnicator model; pagedlab runs llama")
+    refusal = refused("cannot load the config of ")
     with nullcontext() if architecture == "qwen2" else refusal:
         load(spoilt)
     assert os.environ["FROBNICATOR"] == "did not run"
@@ -559,7 +516,7 @@ def change_tokenizer(folder, change):
 )
 def test_weights_that_are_no_numbers(spoilt, value, dtype):
     change_weights(spoilt, lambda weights: weights[QUERY][5].fill_(value))
-    with refused(f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}: fetch them"):
+    with refused(f"'.*spoilt' has NaN or infinite weights, the first in {QUERY}"):
         load(spoilt, dtype=dtype)
 
 
@@ -585,8 +542,8 @@ def test_weights_whose_sum_is_too_large_for_float16(spoilt):
 
 def test_a_config_alone(spoilt):
     assert read_config(str(spoilt)).num_hidden_layers == 5
-    edit(spoilt, model_type="frobnicator")
-    with refused("spoilt' is a frobnicator model; pagedlab runs llama"):
+    edit(spoilt, model_type="gpt2")
+    with refused("spoilt' is a gpt2 model; pagedlab runs llama"):
         read_config(str(spoilt))
 
 
@@ -662,12 +619,12 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects):
         ("no-such.gguf", "there is no 'no-such.gguf'"),
         (
             "some/model",
-            "'some/model' is no folder and not in .*cache: `.*pagedlab download some/model` fetches",
+            "'some/model' is no folder and not in .*cache: .*`pagedlab download` fetches a hub id",
         ),
         ("no such model", "no such model"),
         ("x" * 5000, "Repo id"),
         (5, "model must be a folder, a .gguf file or a hub id like .*, got 5"),
-        ("", "model is an empty text: name a folder"),
+        ("", "model must be a folder, a .gguf file or a hub id like .*, got ''"),
     ],
 )
 def test_names_that_lead_nowhere(name, said, tmp_path, monkeypatch):
@@ -686,9 +643,9 @@ def test_gguf_files_that_are_none(content, tmp_path):
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ({"device": "gpu"}, "there is no device 'gpu': choose 'auto'.* or '(cpu|cuda)"),
-        ({"device": "cuda:99"}, "there is no device 'cuda:99': choose 'auto'"),
-        ({"device": None}, "there is no device 'None': choose 'auto'"),
+        ({"device": "gpu"}, "device must be one of 'auto', 'cpu'.*, got 'gpu'"),
+        ({"device": "cuda:99"}, "device must be one of 'auto', 'cpu'.*, got 'cuda:99'"),
+        ({"device": None}, "device must be one of 'auto', 'cpu'.*, got 'None'"),
         ({"dtype": "int8"}, "dtype must be one of 'auto', 'float32', 'float16', 'bfloat16', 'float64', got 'int8'"),
         ({"dtype": "fp32"}, "dtype must be one of"),
         ({"dtype": torch.int64}, "dtype must be one of .* got 'int64'"),
@@ -702,8 +659,7 @@ def test_devices_and_dtypes(argument, said):
 
 def test_no_gpu_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = r"there is no device 'cuda': choose 'auto' or 'cpu' \(torch sees no GPU here\)"
-    with refused(said):
+    with refused("device must be one of 'auto', 'cpu', got 'cuda'"):
         load_model(TINY_MODEL, device="cuda")
     assert load_model(TINY_MODEL, verbose=False).device.type == "cpu"
 
@@ -737,15 +693,15 @@ def test_templates_that_do_not_work(template, said, spoilt):
         write(spoilt, "chat_template.jinja", template)
     model = load(spoilt)
     assert model.checked_ids("a text needs no template")
-    with refused(rf"spoilt has no chat template that takes these messages \(.*{said}") as caught:
+    with refused(rf"spoilt has no chat template for these messages \(.*{said}") as caught:
         model.checked_ids([{"role": "user", "content": "hello"}])
-    assert str(caught.value).endswith(": give each a text as content, or pass a text as the prompt")
+    assert str(caught.value).endswith(": pass a text")
     assert caught.value.__suppress_context__
 
 
 def test_messages_without_content(tiny, monkeypatch):
     messages = [{"role": "assistant", "content": None}, {"role": "user", "content": "hello"}]
-    with refused("has no chat template that takes these messages"):
+    with refused("has no chat template for these messages"):
         tiny.checked_ids(messages)
     monkeypatch.setattr(
         tiny.tokenizer, "chat_template", "{% for m in messages %}{{ m.content or 'nothing' }}{% endfor %}"

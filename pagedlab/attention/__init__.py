@@ -254,7 +254,8 @@ def paged_decode(
     Returns:
         [B, Hq, D].
     """
-    starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
+    num_sequences = len(block_tables)
+    starts = torch.arange(num_sequences + 1, dtype=torch.int32, device=block_tables.device)
     return paged_attention(
         q, k_cache, v_cache, block_tables, seq_lens, starts, scale, backend=backend
     )
