@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -79,16 +78,6 @@ def made(name: str, value: T) -> T:
     if isinstance(value, type):
         called = f"{value.__name__}(...)"
         raise ValueError(f"{name} must be an object, got the class {value.__name__}: make {called}")
-    return value
-
-
-def a_class(name: str, value: Any, like: type) -> Any:
-    """Check that a value is a class, or a function that makes objects."""
-    if not callable(value):
-        raise ValueError(
-            f"{name} must be a class like {like.__name__}, got {shown(value)}: pass the class, not "
-            "an object of it"
-        )
     return value
 
 
@@ -179,23 +168,6 @@ def hub_id(name: str) -> str:
     if not HUB_ID.fullmatch(name):
         raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
     return name
-
-
-def similar_name(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a question that names the one of `names` that is most like `name`; "" if none is.
-
-    A name that begins with `name` is like it, however long it is.
-
-    Args:
-        name: what was given.
-        names: what is accepted.
-        cutoff: how similar it must be, from 0 to 1.
-    """
-    names = list(names)
-    is_beginning = len(name.strip("-")) > 1
-    alike = [known for known in names if is_beginning and known.startswith(name)]
-    alike = alike or get_close_matches(name, names, n=1, cutoff=cutoff)
-    return f"did you mean {alike[0]}?" if alike else ""
 
 
 def shown(value: object) -> str:

@@ -34,7 +34,7 @@ from typing import TypeAlias
 
 import xxhash
 
-from pagedlab.arguments import a_class, shown, valid_text
+from pagedlab.arguments import shown, subclass, valid_text
 from pagedlab.blocks import BlockPool, BlockTable
 
 
@@ -124,7 +124,7 @@ class PrefixCache:
         if not isinstance(pool, BlockPool):
             raise ValueError(f"a prefix cache needs a BlockPool, got {shown(pool)}")
         self.pool = pool
-        self.block_table = a_class("block_table", block_table, BlockTable)
+        self.block_table = subclass("block_table", block_table, BlockTable)
         self.salt = valid_text("salt", salt)
         self.stats = PrefixStats()
         self._by_name: dict[bytes, Entry] = {}

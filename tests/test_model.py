@@ -1,7 +1,6 @@
 """Finding, loading and refusing checkpoints, and the same logits and tokens on pages as in transformers."""
 
 import gc
-import io
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ import pytest
 import torch
 from huggingface_hub import constants as hub_constants
 from safetensors.torch import load_file, save_file
-from tqdm import tqdm
 
 from pagedlab import LLM, SamplingParams
 from pagedlab import model as model_module
@@ -167,7 +164,7 @@ def test_a_model_in_part_is_none(cache, name):
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
     (folder / name).symlink_to(cache / "no" / "such" / "blob")
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
-    with refused(f"holds no .*`pagedlab download` fetches a hub id"):
+    with refused("holds no .*`pagedlab download` fetches a hub id"):
         load_model(DEFAULT_MODEL)
 
 

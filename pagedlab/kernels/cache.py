@@ -51,23 +51,12 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     Args:
         k: keys, [T, Hkv, D].
         v: values, [T, Hkv, D].
-        k_cache: [num_blocks, block_size, Hkv, D].
-        v_cache: [num_blocks, block_size, Hkv, D].
+        k_cache: [num_blocks, block_size, Hkv, D], contiguous.
+        v_cache: [num_blocks, block_size, Hkv, D], contiguous.
         slots: int64 [T]. A token with a negative slot is not stored, so that a batch can be padded
             to the size of a CUDA graph.
-
-    Raises:
-        ValueError: If the shapes do not fit together, or if a cache is not contiguous.
     """
     tokens, heads, dim = k.shape
-    if k.shape != v.shape or slots.shape != (tokens,) or k_cache.shape[2:] != (heads, dim):
-        shapes = f"{list(k.shape)}, {list(v.shape)} and {list(slots.shape)}"
-        raise ValueError(
-            "k and v must be [T, Hkv, D] like the caches' last axes, and slots [T], got "
-            f"{shapes} for caches {list(k_cache.shape)}"
-        )
-    if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
-        raise ValueError("KV can be written by slot only into contiguous caches")
     if tokens == 0:
         return
     k = k if k.stride(2) == 1 else k.contiguous()
@@ -83,28 +72,11 @@ def copy_blocks(keys: Tensor, values: Tensor, sources: list[int], destinations: 
     """Copy whole blocks in every layer. All copies run at once, in any order.
 
     Args:
-        keys: [L, num_blocks, block_size, Hkv, D].
-        values: [L, num_blocks, block_size, Hkv, D].
+        keys: [L, num_blocks, block_size, Hkv, D], contiguous.
+        values: [L, num_blocks, block_size, Hkv, D], contiguous.
         sources: ids of the blocks to read.
         destinations: ids of the blocks to write. None of them may be a source.
-
-    Raises:
-        ValueError: If the ids are wrong, or if a cache is not contiguous.
     """
-    if len(sources) != len(destinations) or len(set(destinations)) != len(destinations):
-        raise ValueError(
-            f"{len(sources)} blocks need as many different destinations, got {destinations}"
-        )
-    both = set(sources) & set(destinations)
-    if both:
-        raise ValueError(
-            f"blocks {sorted(both)} would be read and written at once: copy in two calls"
-        )
-    unknown = [i for i in sources + destinations if not 0 <= i < keys.shape[1]]
-    if unknown:
-        raise ValueError(f"there are {keys.shape[1]} blocks, and {unknown} are not among them")
-    if not (keys.is_contiguous() and values.is_contiguous()):
-        raise ValueError("blocks can be copied only within contiguous caches")
     if not sources:
         return
     pairs = torch.tensor([sources, destinations], dtype=torch.int32)

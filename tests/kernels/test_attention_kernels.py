@@ -29,7 +29,7 @@ if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interp
 from pagedlab_lessons import ladder
 
 from pagedlab.kernels import attention
-from pagedlab.kernels.cache import copy_blocks, write_kv
+from pagedlab.kernels.cache import write_kv
 from pagedlab.kernels.plan import launch_plan, multiprocessors
 
 each_dtype = pytest.mark.parametrize("dtype", KERNEL_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -233,28 +233,6 @@ def test_write_by_slot(heads, dim):
         expected[[3, 31, 0, 9]] = new[[0, 2, 3, 4]]
         torch.testing.assert_close(cache.flatten(0, 1), expected, rtol=0, atol=0, equal_nan=True)
     write_kv(k[:0], v[:0], *caches, slots[:0])
-    with refused(r"slots \[T\]"):
-        write_kv(k, v, *caches, slots[:3])
-    with refused("contiguous caches"):
-        write_kv(k, v, *(cache[:, ::2] for cache in caches), slots)
-
-
-def test_copies_that_are_refused_change_nothing():
-    cache = torch.randn(2, 1, 4, 8, 1, 16, device=DEVICE)
-    before = cache.clone()
-    for source, destination, message in (
-        ([0, 1], [1, 2], r"blocks \[1\] would be read and written at once"),
-        ([0, 1], [2, 2], "different destinations"),
-        ([0], [1, 2], "1 blocks need as many"),
-        ([0], [4], r"there are 4 blocks, and \[4\] are not among them"),
-        ([-1], [2], "there are 4 blocks"),
-    ):
-        with refused(message):
-            copy_blocks(*cache, source, destination)
-    for keys, values in ((cache[0, :, ::2], cache[1]), (cache[0], cache[1, :, ::2])):
-        with refused("contiguous caches"):
-            copy_blocks(keys, values, [0], [1])
-    assert torch.equal(cache, before)
 
 
 # The ladder of notebook 07 --------------------------------------------------------------------------------------
