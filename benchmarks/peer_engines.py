@@ -54,11 +54,11 @@ class PagedLab:
         from pagedlab.recipes.penalties import Penalties
         from pagedlab_fast import LLM
         from pagedlab_serve.engine_thread import EngineThread, Ticket
-        from pagedlab_serve.prompts import Room
+        from pagedlab_serve.prompts import Encoder
 
         # Imported here: the import takes a second, which no request may wait.
         self.sampling, self.penalties = SamplingParams, Penalties
-        self.new_thread, self.new_ticket, self.new_room = EngineThread, Ticket, Room
+        self.new_thread, self.new_ticket, self.new_encoder = EngineThread, Ticket, Encoder
         self.options = {"max_sequences": MAX_SEQUENCES, "ranks": ranks} | further
         source: Any = random_model(model) if random_weights else model
         occupied = None
@@ -98,11 +98,12 @@ class PagedLab:
     async def stream(self, request: Arrival) -> Pieces:
         """The caller reads text. The tokens of a piece are those that the engine had finished."""
         if self.thread is None:
+            self.encoder = self.new_encoder(self.llm.model)
             self.thread = self.new_thread(self.llm, max_waiting=100_000)
             self.thread.start()
         params = self.params(request.length, TEMPERATURE)
         ticket = self.new_ticket(self.thread, params, True)
-        ids = await self.thread.encode([request.prompt], self.new_room(request.length))
+        ids = await self.encoder.encode([request.prompt])
         await self.thread.submit(ticket, ids, None)
         came = []
         async for _ in ticket:

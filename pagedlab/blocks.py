@@ -73,7 +73,7 @@ class Pool(ABC):
     """
 
     can_cache = False  # whether it works with a prefix cache
-    num_cached: Any = 0
+    num_cached: Any = 0  # free blocks whose contents are kept
     callbacks: Any = ()  # nobody hears of its blocks
     num_blocks: int
     block_size: int

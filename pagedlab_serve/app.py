@@ -13,48 +13,39 @@ import asyncio
 import hashlib
 import json
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 from uuid import uuid4
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import Receive, Scope, Send
 
 from pagedlab.arguments import integer
 from pagedlab.engine import LLM
-from pagedlab.sampling_params import SamplingParams
-from pagedlab_serve.engine_thread import (
-    LOG,
-    EngineThread,
-    Loop,
-    Piece,
-    Scored,
-    Ticket,
-    piece_of,
-    run_loop,
-)
-from pagedlab_serve.gate import EXPECTED, Gate, error_response
-from pagedlab_serve.logprobs import OfCompletion, Spelling, of_chat
+from pagedlab_serve.engine_thread import LOG, EngineThread, Loop, Piece, Ticket, piece_of, run_loop
+from pagedlab_serve.gate import Gate
+from pagedlab_serve.logprobs import Places, Scored, of_chat, of_completion
 from pagedlab_serve.metrics import Metrics
 from pagedlab_serve.openai_api import (
-    COMPLETION_TOKENS,
     ApiError,
     ChatRequest,
     CompletionRequest,
     ErrorBody,
+    error_response,
 )
-from pagedlab_serve.prompts import Room
+from pagedlab_serve.prompts import Encoder
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+COMPLETION_TOKENS = 16  # new tokens of a completion whose request does not say, as with OpenAI
 MOST_LOGPROBS = 250_000  # in one answer; about 20 MB of JSON
-MAX_BODY_BYTES = 1 << 20  # of a request
 MOST_NOTED = 100  # unknown fields that the log names
 MOST_NAME = 80  # characters of the name of such a field
 
@@ -97,6 +88,7 @@ class Serving:
 
     Args:
         engine: the engine's thread.
+        encoder: makes token ids of prompts.
         live: the live page, if it is installed.
         metrics: figures for Prometheus.
         card: the model, in OpenAI's form.
@@ -107,6 +99,7 @@ class Serving:
     """
 
     engine: EngineThread
+    encoder: Encoder
     live: LivePage | None
     metrics: Metrics
     card: dict[str, Any]
@@ -115,48 +108,36 @@ class Serving:
     default_max_tokens: int
     noted: set[str] = field(default_factory=set)
 
-    @property
-    def spell(self) -> Spelling:
-        """The bytes and the names of tokens."""
-        return self.engine.encoder.spell
-
-    def tenant_of(self, key: str) -> str | None:
-        """Return the tenant of a key; None without keys. `ApiError` for an unknown key."""
-        if self.tenants is None:
-            return None
-        tenant = self.tenants.get(_digest(key))
-        if tenant is None:
-            problem = "this API key is not known" if key else "this server asks for an API key"
-            raise ApiError(
-                401,
-                f"{problem}: send one as 'Authorization: Bearer KEY'",
-                {"WWW-Authenticate": "Bearer"},
-                type="authentication_error",
-                code="invalid_api_key",
-            )
-        return tenant
-
-    def refuse_key(self, authorization: str) -> ApiError | None:
-        """Return the error for the value of an Authorization header; None if it is valid."""
-        scheme, _, key = authorization.partition(" ")
-        try:
-            self.tenant_of(key.strip() if scheme.lower() == "bearer" else "")
-        except ApiError as error:
-            return error
-        return None
-
     def check_model(self, name: str | None) -> None:
         """Raise `ApiError` if the request names another model than the loaded one."""
         if name not in (None, self.card["id"]):
             message = f"there is no model {name!r} here; there is {self.card['id']!r}"
-            raise ApiError(404, message, param="model", code="model_not_found")
+            raise ApiError(404, message, "model", "model_not_found")
+
+    def check_sizes(self, body: Asked, prompts: list[list[int]], max_tokens: int) -> None:
+        """Raise `ApiError` for an unknown token in logit_bias, or for too many log-probabilities.
+
+        Args:
+            body: of the request.
+            prompts: the token ids of each prompt.
+            max_tokens: new tokens, at most.
+        """
+        most = self.encoder.vocab_size - 1
+        if not all(0 <= token <= most for token in body.logit_bias):
+            raise ApiError(400, f"a token id goes from 0 to {most}", "logit_bias")
+        echoed = sum(map(len, prompts)) if isinstance(body, CompletionRequest) and body.echo else 0
+        tokens = body.n * (echoed + len(prompts) * max_tokens)
+        if body.top is not None and tokens * (body.top + 1) > MOST_LOGPROBS:
+            raise ApiError(
+                400,
+                f"the answer could have {tokens * (body.top + 1):,} log-probabilities, and this "
+                f"server gives {MOST_LOGPROBS:,} at most: ask for fewer tokens, or fewer of each",
+                "logprobs",
+            )
 
     def note_unknown(self, body: Asked) -> None:
         """Name the fields that this server does not know in its log, each once."""
-        names = list(body.model_extra or ())
-        if body.stream_options:
-            names += [f"stream_options.{name}" for name in body.stream_options.model_extra or ()]
-        for name in names:
+        for name in [*(body.model_extra or ()), *(body.stream_options.model_extra or ())]:
             name = name[:MOST_NAME]
             if name not in self.noted and len(self.noted) < MOST_NOTED:
                 self.noted.add(name)
@@ -171,43 +152,6 @@ class Serving:
             "model": self.card["id"],
         }
 
-    async def submit(
-        self, request: Request, body: Asked, tenant: str | None, max_tokens: int
-    ) -> Ticket:
-        """Queue the prompts of a request.
-
-        Args:
-            request: the HTTP request.
-            body: its body.
-            tenant: the owner of its API key.
-            max_tokens: new tokens, at most, if the body does not say.
-
-        Raises:
-            ApiError: If the body is invalid, or the queue is full.
-        """
-        self.check_model(body.model)
-        self.note_unknown(body)
-        prompts = body.prompts()
-        params = body.sampling(max_tokens)
-        check_bias(body, self.engine.encoder.vocab_size)
-        ticket = Ticket(self.engine, params, body.stream, tenant)
-        salt = self.salt(tenant, body.cache_salt)
-        room = Room()
-        if body.max_tokens is not None:
-            room = Room(params.max_tokens, body.max_tokens_name)
-
-        async def submit() -> None:
-            ids = await self.engine.encode(prompts, room)
-            check_logprobs(body, params, ids)
-            if isinstance(body, CompletionRequest) and body.echo:
-                ticket.echoes = await self.engine.encoder.echo(prompts)
-                if body.logprobs is not None:
-                    ticket.scored = [await self.engine.score(one, body.logprobs) for one in ids]
-            await self.engine.submit(ticket, ids, salt)
-
-        await unless_gone(request, submit())
-        return ticket
-
 
 async def get_serving(request: Request) -> Serving:
     """Return the app's `Serving`."""
@@ -220,65 +164,77 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 async def get_tenant(serving: Shared, bearer: Bearer) -> str | None:
     """Return the tenant of a request; None without keys. `ApiError` for an unknown key."""
-    return serving.tenant_of(bearer.credentials if bearer else "")
+    if serving.tenants is None:
+        return None
+    tenant = serving.tenants.get(_digest(bearer.credentials)) if bearer else None
+    if tenant is None:
+        raise ApiError(
+            401,
+            "this server asks for an API key that it knows: send 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return tenant
 
 
 Tenant = Annotated[str | None, Depends(get_tenant)]
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
-ANSWERS = ERRORS | {
-    200: {
-        "description": "one JSON object, or a stream of them",
-        "content": {"text/event-stream": {}},
-    }
-}
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 # Generation ---------------------------------------------------------------------------------------
 
 
-@router.post("/v1/completions", responses=ANSWERS)
+@dataclass
+class Echo:
+    """A prompt at the beginning of a completion.
+
+    Args:
+        text: the text.
+        tokens: the log-probabilities; empty if they are not asked for.
+    """
+
+    text: str
+    tokens: list[Scored]
+
+
+@router.post("/v1/completions", response_model=None)
 async def completions(
     request: Request, body: CompletionRequest, serving: Shared, tenant: Tenant
 ) -> Response:
     """Continue one prompt or several."""
-    ticket = await serving.submit(request, body, tenant, COMPLETION_TOKENS)
-    begun = dict[int, OfCompletion]()  # by choice
-    lengths = Counter[int]()  # of the text of each choice
+    ticket, echoes = await _submit(request, serving, body, tenant, COMPLETION_TOKENS)
+    spell = serving.encoder.spell
+    places = dict[int, Places]()  # by choice, from its first piece on
 
     def choice(piece: Piece) -> dict[str, Any]:
-        if body.max_tokens == 0:  # the engine generates at least one token
-            reason = "length" if piece.finish_reason else None
-            piece = piece._replace(text="", logprobs=(), finish_reason=reason)
         text = piece.text
-        prompt: Sequence[Scored] = ()
-        if piece.choice not in begun:
-            echo = ticket.echoes[piece.choice // body.n] if body.echo else None
-            begun[piece.choice] = OfCompletion(serving.spell, echo)
-            if echo is not None:
+        tokens: list[Scored] = [(each.token_id, each) for each in piece.logprobs]
+        if piece.choice not in places:
+            places[piece.choice] = Places(spell)
+            if body.echo:
+                echo = echoes[piece.choice // body.n]
                 text = echo.text + text
-                prompt = ticket.scored[piece.choice // body.n] if ticket.scored else ()
-        lengths[piece.choice] += len(text)
-        if body.logprobs is None:
-            return _choice(piece, None, text=text)
-        most = lengths[piece.choice] if piece.finish_reason else None
-        logprobs = begun[piece.choice](prompt, piece.logprobs, most)
+                tokens = echo.tokens + tokens
+        logprobs = None
+        if body.logprobs is not None:
+            logprobs = of_completion(spell, places[piece.choice], tokens)
         return _choice(piece, logprobs, text=text)
 
-    return await _answer(
-        request, body, ticket, serving.head("cmpl", "text_completion"), choice, choice
-    )
+    head = serving.head("cmpl", "text_completion")
+    return await _answer(request, body, ticket, head, choice, choice)
 
 
-@router.post("/v1/chat/completions", responses=ANSWERS)
+@router.post("/v1/chat/completions", response_model=None)
 async def chat_completions(
     request: Request, body: ChatRequest, serving: Shared, tenant: Tenant
 ) -> Response:
     """Answer a chat with the assistant's next message."""
+    ticket, _ = await _submit(request, serving, body, tenant, serving.default_max_tokens)
     begun = set[int]()  # choices that have a piece
 
     def logprobs(piece: Piece) -> dict[str, Any] | None:
-        return of_chat(serving.spell, piece.logprobs) if body.logprobs else None
+        return of_chat(serving.encoder.spell, piece.logprobs) if body.logprobs else None
 
     def message(piece: Piece) -> dict[str, Any]:
         whole = {"role": "assistant", "content": piece.text, "refusal": None}
@@ -289,7 +245,6 @@ async def chat_completions(
         begun.add(piece.choice)
         return _choice(piece, logprobs(piece), delta={**role, "content": piece.text})
 
-    ticket = await serving.submit(request, body, tenant, serving.default_max_tokens)
     head = serving.head("chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
     return await _answer(request, body, ticket, head, message, delta)
 
@@ -303,6 +258,46 @@ def _choice(piece: Piece, logprobs: dict[str, Any] | None, **content: Any) -> di
     }
 
 
+async def _submit(
+    request: Request, serving: Serving, body: Asked, tenant: str | None, max_tokens: int
+) -> tuple[Ticket, list[Echo]]:
+    """Queue the prompts of a request, and return what a completion gives back of them.
+
+    Args:
+        request: the HTTP request.
+        serving: the parts of the app.
+        body: of the request.
+        tenant: the owner of its API key.
+        max_tokens: new tokens, at most, if the body does not say.
+
+    Raises:
+        ApiError: If the body is invalid, or the queue is full.
+    """
+    serving.check_model(body.model)
+    serving.note_unknown(body)
+    try:
+        params = body.sampling(max_tokens)
+        ticket = Ticket(serving.engine, params, body.stream, tenant)
+        prompts = body.prompts()
+        echoes = list[Echo]()
+
+        async def submit() -> None:
+            ids = await serving.encoder.encode(prompts)
+            serving.check_sizes(body, ids, params.max_tokens)
+            if isinstance(body, CompletionRequest) and body.echo:
+                for prompt, own in zip(prompts, ids, strict=True):
+                    text = await serving.encoder.text(prompt)
+                    top = body.logprobs
+                    tokens = [] if top is None else await serving.engine.score(own, top)
+                    echoes.append(Echo(text, tokens))
+            await serving.engine.submit(ticket, ids, serving.salt(tenant, body.cache_salt))
+
+        await unless_gone(request, ticket, submit())
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+    return ticket, echoes
+
+
 async def _answer(
     request: Request,
     body: Asked,
@@ -314,7 +309,7 @@ async def _answer(
     """Return a stream, or the whole answer.
 
     Args:
-        request: the HTTP request. If its client hangs up, the ticket is closed.
+        request: the HTTP request.
         body: of the request.
         ticket: of the request.
         head: the first fields of the answer.
@@ -324,64 +319,18 @@ async def _answer(
     if body.stream:
         return EventStream(ticket, _events(ticket, body, head, part))
 
-    async def end() -> None:
-        async for _ in ticket:
-            pass
+    def encode() -> str:
+        outputs = [output for completion in ticket.completions for output in completion.outputs]
+        choices = [full(piece_of(i, output, output.text)) for i, output in enumerate(outputs)]
+        return json.dumps({**head, "choices": choices, "usage": _usage(ticket)})
 
-    try:
-        await unless_gone(request, end())  # raises the error of the engine's thread, if any
-    finally:
-        ticket.close()
-
-    def encode() -> bytes:
-        choices = list[str]()
-        for completion in ticket.completions:
-            for output in completion.outputs:
-                # Each choice on its own, so that other threads run in between.
-                choices.append(json.dumps(full(piece_of(len(choices), output))))
-        begin = json.dumps({**head, "usage": _usage(ticket, body)})[:-1]
-        return f'{begin}, "choices": [{", ".join(choices)}]}}'.encode()
-
+    await unless_gone(request, ticket, ticket.end())
     # An answer may be megabytes. Encoded in a thread, it hardly delays other clients.
-    content = await asyncio.to_thread(encode)
-    return Response(content, media_type="application/json")
+    return Response(await asyncio.to_thread(encode), media_type="application/json")
 
 
-def check_bias(body: Asked, vocab_size: int) -> None:
-    """Raise `ApiError` if logit_bias names a token that the model does not have."""
-    for token in body.logit_bias:
-        if not 0 <= token < vocab_size:
-            raise ApiError(400, f"logit_bias: token ids go from 0 to {vocab_size - 1}, got {token}")
-
-
-def check_logprobs(body: Asked, params: SamplingParams, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise `ApiError` if an answer would have more than `MOST_LOGPROBS` log-probabilities.
-
-    Args:
-        body: of the request.
-        params: of the request.
-        prompts: the token ids of each prompt. With an echo, they have log-probabilities too.
-    """
-    if params.logprobs is None:
-        return
-    num_tokens = len(prompts) * params.max_tokens
-    tokens = body.max_tokens_name
-    if isinstance(body, CompletionRequest) and body.echo:
-        num_tokens += sum(map(len, prompts))
-        tokens = f"(prompt tokens + {tokens})"
-    asked = num_tokens * params.n * (params.logprobs + 1)
-    if asked > MOST_LOGPROBS:
-        likeliest = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
-        raise ApiError(
-            400,
-            f"prompts * n * {tokens} * ({likeliest} + 1) is {asked:,} "
-            f"log-probabilities, and this server gives at most {MOST_LOGPROBS:,} in one answer: "
-            "lower one of them",
-        )
-
-
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. It is cancelled if the client hangs up."""
+async def unless_gone(request: Request, ticket: Ticket, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. If the client hangs up before, the ticket is closed."""
 
     async def hang_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -393,10 +342,12 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ApiError(499, "the client has hung up")  # only the metrics see this
-        return await working
+        return working.result()
     finally:
-        working.cancel()
         listening.cancel()
+        if not working.done():
+            working.cancel()
+            ticket.close()
 
 
 async def _events(
@@ -406,38 +357,28 @@ async def _events(
 
     A stream that fails ends with an event that has the error, and without [DONE].
     """
-    counts = bool(body.stream_options and body.stream_options.include_usage)
-    usage: dict[str, Any] = {"usage": None} if counts else {}
+    counts = body.stream_options.include_usage
+    usage = {"usage": None} if counts else {}
     try:
         async for pieces in ticket:
             for piece in pieces:
-                event = partial(_choice_event, part, piece, head, usage)
-                # The log-probabilities of a prompt are megabytes, as in a whole answer.
-                yield await asyncio.to_thread(event) if ticket.scored else event()
+                yield _event({**head, "choices": [part(piece)], **usage})
         if counts:
-            yield _event({**head, "choices": [], "usage": _usage(ticket, body)})
+            yield _event({**head, "choices": [], "usage": _usage(ticket)})
     except ApiError as error:  # the status is already sent, so the error is an event
-        yield f"data: {bytes(error_response(error).body).decode()}\n\n"
+        yield _event(error.body.model_dump())
     else:
         yield "data: [DONE]\n\n"
-
-
-def _choice_event(
-    part: MakeChoice, piece: Piece, head: dict[str, Any], usage: dict[str, Any]
-) -> str:
-    return _event({**head, "choices": [part(piece)], **usage})
 
 
 def _event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-def _usage(ticket: Ticket, body: Asked) -> dict[str, int]:
+def _usage(ticket: Ticket) -> dict[str, int]:
     prompt = sum(len(completion.prompt_token_ids) for completion in ticket.completions)
-    new = 0
-    if body.max_tokens != 0:  # for 0, the engine's one token is not part of the answer
-        for completion in ticket.completions:
-            new += sum(len(output.token_ids) for output in completion.outputs)
+    outputs = [output for completion in ticket.completions for output in completion.outputs]
+    new = sum(len(output.token_ids) for output in outputs)
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
@@ -465,18 +406,14 @@ class EventStream(StreamingResponse):
 # Everything else ----------------------------------------------------------------------------------
 
 
-@router.get("/v1/models", responses=ERRORS)
+@router.get("/v1/models")
 async def models(serving: Shared, tenant: Tenant) -> dict[str, Any]:
     """List the loaded model."""
     return {"object": "list", "data": [serving.card]}
 
 
-@router.get("/v1/models/{model:path}", responses=ERRORS)
-async def model(
-    model: Annotated[str, Path(description="The name of the model.")],
-    serving: Shared,
-    tenant: Tenant,
-) -> dict[str, Any]:
+@router.get("/v1/models/{model:path}")
+async def model(model: str, serving: Shared, tenant: Tenant) -> dict[str, Any]:
     """Describe the loaded model."""
     serving.check_model(model)
     return serving.card
@@ -489,20 +426,16 @@ async def health(serving: Shared) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", responses=ERRORS)
+@router.get("/metrics")
 async def metrics(serving: Shared, tenant: Tenant) -> Response:
     """Return the figures for Prometheus."""
     text = await serving.engine.call(lambda llm: serving.metrics.text(serving.engine, llm))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/blocks", responses=ERRORS)
-async def blocks(
-    serving: Shared,
-    tenant: Tenant,
-    since: Annotated[int, Query(description="The number of the first step.")] = 0,
-) -> JSONResponse:
-    """Return the data of the live page, from one step on."""
+@router.get("/blocks")
+async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONResponse:
+    """Return the data of the live page, from the step `since` on."""
     live = serving.live
     if live is None:
         raise ApiError(404, "this server has no live page")
@@ -545,7 +478,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def create_app(  # noqa: PLR0913 - the options of the server
+def create_app(
     llm: LLM,
     *,
     api_keys: Mapping[str, str] | Iterable[str] | None = None,
@@ -553,7 +486,6 @@ def create_app(  # noqa: PLR0913 - the options of the server
     max_waiting: int = 128,
     default_max_tokens: int = 256,
     allowed_hosts: Iterable[str] | None = LOOPBACK,
-    plain_content: bool = False,
     loop: Loop = run_loop,
     live_page: Callable[[Names | None], LivePage] | None = None,
 ) -> FastAPI:
@@ -566,35 +498,22 @@ def create_app(  # noqa: PLR0913 - the options of the server
         salt: makes the prefix cache's salt of (tenant, the request's cache_salt), see `salt_for`.
         max_waiting: requests that may wait for their first step; further ones get status 429.
         default_max_tokens: new tokens of a chat that does not say.
-        allowed_hosts: names that the server answers to; None for any.
-        plain_content: special tokens in the text of a chat message, such as <|im_end|>, are plain
-            text. Otherwise they are special tokens, as in vLLM, so a user's message can end itself
-            and begin another one.
+        allowed_hosts: names that the server answers to; None for any. A page on the web can point
+            its own name at 127.0.0.1, so that your browser sends requests with that name.
         loop: the loop of the engine's thread, see `run_loop`.
         live_page: makes a page that shows the blocks; None for no page. pagedlab_lessons has one.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants = _tenants(api_keys)
     metrics = Metrics()
-    engine = EngineThread(llm, max_waiting, metrics.observe, loop, plain_content)
-    live = None
-    if live_page is not None:
-        live = live_page(None if tenants is None else engine.names)
+    engine = EngineThread(llm, max_waiting, metrics.observe, loop)
+    live = live_page(engine.names if tenants is not None else None) if live_page else None
     card = {
         "id": llm.model.name,
         "object": "model",
         "created": int(time.time()),
         "owned_by": "pagedlab",
     }
-    serving = Serving(
-        engine,
-        live,
-        metrics,
-        card,
-        tenants,
-        salt,
-        default_max_tokens,
-    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -603,14 +522,15 @@ def create_app(  # noqa: PLR0913 - the options of the server
         await asyncio.to_thread(engine.stop)
 
     app = FastAPI(title="pagedlab", lifespan=lifespan, redoc_url=None)
-    app.state.serving = serving
+    app.state.serving = Serving(
+        engine, Encoder(llm.model), live, metrics, card, tenants, salt, default_max_tokens
+    )
     app.include_router(router)
     for path in live.files if live is not None else ():
         app.add_api_route(path, page, include_in_schema=False, response_model=None)
-    hosts = None if allowed_hosts is None else tuple(allowed_hosts)
-    app.add_middleware(
-        Gate, hosts=hosts, max_bytes=MAX_BODY_BYTES, metrics=metrics, refuse_key=serving.refuse_key
-    )
-    for kind in EXPECTED:
+    hosts = ["*"] if allowed_hosts is None else list(allowed_hosts)
+    app.add_middleware(Gate, metrics=metrics)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    for kind in (ApiError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, lambda request, error: error_response(error))
     return app

@@ -17,24 +17,23 @@ import logging
 import queue
 import sys
 import threading
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pagedlab.arguments import integer
 from pagedlab.blocks import OutOfBlocks
-from pagedlab.engine import LLM, Prompt
+from pagedlab.engine import LLM
 from pagedlab.outputs import WAS_RESET, Completion, Output
 from pagedlab.recipes.logprobs import score
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab_fast.runner import FastRunner
-from pagedlab_serve.garbage import allow_full_collections, postpone_full_collections
-from pagedlab_serve.logprobs import Echo
+from pagedlab_serve.logprobs import Scored
 from pagedlab_serve.openai_api import ApiError
-from pagedlab_serve.prompts import Encoder, Room
 
 LOG = logging.getLogger("pagedlab_serve")
 T = TypeVar("T")
@@ -47,8 +46,8 @@ IDLE = 1.0  # seconds without work, after which garbage is collected
 STREAMED_STEPS = 5
 # Seconds that a thread may keep the interpreter. A GPU takes several steps in the default, 0.005.
 SWITCH = 0.0005
-# Python's setting, which returns when the last engine has stopped.
-USUAL_SWITCH = sys.getswitchinterval()
+# A full garbage collection visits each cached block. With 300,000 blocks, that takes 0.2 s.
+NEVER = 10**9
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -56,7 +55,14 @@ class EngineError(ApiError):
     """The engine failed or was stopped while a request was in it. The request is aborted."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(503, message, type="server_error", code="engine_error")
+        super().__init__(503, message, code="engine_error")
+
+
+class NotFinite(ApiError):
+    """The logits of a request are not finite. Other requests go on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(500, message, code="logits_not_finite")
 
 
 def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
@@ -82,9 +88,24 @@ def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
                 step()
 
 
-def not_finite(message: str) -> ApiError:
-    """The error of a request whose logits are not finite."""
-    return ApiError(500, message, type="server_error", code="logits_not_finite")
+@contextmanager
+def tuned_for_streams(llm: LLM) -> Iterator[None]:
+    """Within this block, tokens come evenly: no thread, window or collection delays them long."""
+    switch = sys.getswitchinterval()
+    thresholds = gc.get_threshold()
+    run_ahead = llm.runner.run_ahead if isinstance(llm.runner, FastRunner) else None
+    steps = run_ahead.max_streamed_steps if run_ahead else 0
+    sys.setswitchinterval(SWITCH)
+    gc.set_threshold(*thresholds[:2], NEVER)
+    if run_ahead:
+        run_ahead.max_streamed_steps = STREAMED_STEPS
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(switch)
+        gc.set_threshold(*thresholds)
+        if run_ahead:
+            run_ahead.max_streamed_steps = steps
 
 
 class Piece(NamedTuple):
@@ -102,30 +123,10 @@ class Piece(NamedTuple):
     finish_reason: str | None
     logprobs: Sequence[TokenLogprob]
 
-
-def piece_of(
-    choice: int,
-    output: Output,
-    text: str | None = None,
-    num_reported: int = 0,
-) -> Piece:
-    """Return the whole output, or a piece of it.
-
-    Args:
-        choice: index of the choice.
-        output: the output.
-        text: the text of the piece; None for all.
-        num_reported: tokens whose log-probabilities are in earlier pieces.
-    """
-    logprobs = (output.logprobs or [])[num_reported:]
-    if text is None:
-        text = output.text
-    reason = None if output.error else output.finish_reason  # OpenAI's API has no such reason
-    return Piece(choice, text, reason, logprobs)
-
-
-Scored = tuple[int, TokenLogprob | None]  # a token of a prompt; nothing predicts the first
-Item = list[Piece] | Exception | None  # an entry of a ticket's inbox; None is the end
+    def joined(self, later: Piece) -> Piece:
+        """Return this piece and the next one of the same choice as one."""
+        logprobs = [*self.logprobs, *later.logprobs]
+        return later._replace(text=self.text + later.text, logprobs=logprobs)
 
 
 class Ticket:
@@ -148,22 +149,42 @@ class Ticket:
         self.stream = stream
         self.tenant = tenant
         self.completions: list[Completion] = []
-        self.echoes: list[Echo] = []  # of each prompt, if the answer begins with it
-        self.scored: list[list[Scored]] = []  # each prompt, if its log-probabilities are asked for
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
-        self.inbox: asyncio.Queue[Item] = asyncio.Queue()
         self._owner = owner
         # Only the engine's thread uses these.
         self.ids: dict[int, int] = {}  # id of an unfinished request -> its first choice
-        self.ended: set[int] = set()  # choices whose last piece is sent
-        self.num_reported = Counter[int]()  # choice -> tokens whose log-probabilities are sent
+        self.sent: dict[int, int] = defaultdict(int)  # tokens of a choice that are in its pieces
+        self.ended: set[int] = set()  # choices whose last piece is made
+        # Only the event loop uses these.
+        self._pieces: dict[int, Piece] = {}  # by choice
+        self._has_ended = False
+        self._error: Exception | None = None
+        self._has_news = asyncio.Event()
+
+    def put(self, news: News) -> None:
+        """Take news, in the event loop. Pieces that nobody has read yet are joined."""
+        for piece in news.pieces:
+            earlier = self._pieces.get(piece.choice)
+            self._pieces[piece.choice] = earlier.joined(piece) if earlier else piece
+        self._has_ended = news.has_ended
+        self._error = news.error
+        self._has_news.set()
 
     async def __aiter__(self) -> AsyncIterator[list[Piece]]:
-        while (item := await self.inbox.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            yield item
+        while self._pieces or not self._has_ended:
+            await self._has_news.wait()
+            self._has_news.clear()
+            pieces, self._pieces = self._pieces, {}
+            if pieces:
+                yield list(pieces.values())
+        if self._error is not None:
+            raise self._error
+
+    async def end(self) -> None:
+        """Wait for the end, and raise the error of the engine's thread, if any."""
+        async for _ in self:
+            pass
 
     def close(self) -> None:
         """Abort the requests that are not finished. A second call does nothing.
@@ -173,56 +194,43 @@ class Ticket:
         self._owner.post(lambda: self._owner.drop(self))
 
 
+class News(NamedTuple):
+    """What a step brings a ticket: new pieces, and perhaps its end or an error."""
+
+    ticket: Ticket
+    pieces: list[Piece]
+    has_ended: bool
+    error: Exception | None = None
+
+
 class EngineThread:
     """Runs an engine in one thread, between `start` and `stop`.
 
     Args:
         llm: the engine.
         max_waiting: requests that may wait for their first step. Further ones are refused.
-        observe: called in the thread with "begun" after a request's first step, and with "ended"
-            after its last.
+        observe: called in the thread when a request has ended.
         loop: the loop of the thread, see `run_loop`.
-        plain_content: see `Encoder`.
     """
 
     def __init__(
         self,
         llm: LLM,
         max_waiting: int = 128,
-        observe: Callable[[str, Ticket, Completion], None] = lambda *_: None,
+        observe: Callable[[Ticket, Completion], None] = lambda *_: None,
         loop: Loop = run_loop,
-        plain_content: bool = False,
     ) -> None:
         self.max_waiting = integer("max_waiting", max_waiting, 1)
         self._llm = llm
         self._observe = observe
         self._loop = loop
-        self.encoder = Encoder(llm.model, plain_content)
         self._inbox: Inbox = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the ids of unfinished requests
         self._waiting: set[int] = set()
         self._thread: threading.Thread | None = None
-        self._usual_steps = 0  # `max_streamed_steps` before `start`, and after `stop`
         self._lock = threading.Lock()  # nothing may be put into the inbox after None
-        # Pieces that an event loop has not handed out yet.
-        self._mail: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Item]]] = defaultdict(list)
-        self._mail_lock = threading.Lock()
 
     # Called by coroutines ----------------------------------------------------------------------
-
-    async def encode(self, prompts: Sequence[Prompt], room: Room) -> list[list[int]]:
-        """Return the token ids of each prompt.
-
-        Args:
-            prompts: texts, lists of token ids, or chats.
-            room: the new tokens that must fit into the context. If that is fewer than the
-                request's max_tokens, the answer may end earlier.
-
-        Raises:
-            ApiError: If a prompt is invalid, or the queue is full.
-        """
-        self._find_room(len(prompts))
-        return await self.encoder.encode(prompts, room)
 
     async def submit(self, ticket: Ticket, ids: list[list[int]], salt: str | None) -> None:
         """Queue all prompts or none.
@@ -233,13 +241,10 @@ class EngineThread:
             salt: of the prefix cache.
 
         Raises:
+            ValueError: If the engine cannot run a prompt.
             ApiError: If the queue is full.
         """
-        try:
-            await self.call(lambda llm: self._add(ticket, ids, salt))
-        except BaseException:
-            ticket.close()  # the caller may be cancelled just after the request was added
-            raise
+        await self.call(lambda llm: self._add(ticket, ids, salt))
 
     async def score(self, ids: list[int], top: int) -> list[Scored]:
         """Return a prompt's tokens with their log-probabilities, once enough blocks are free.
@@ -249,7 +254,8 @@ class EngineThread:
             top: how many of the likeliest tokens to report at each position.
 
         Raises:
-            ApiError: If the prompt is too long for the pool, or its logits are not finite.
+            ValueError: If the prompt is too long for the pool.
+            NotFinite: If its logits are not finite.
         """
         while True:
             try:
@@ -257,10 +263,8 @@ class EngineThread:
                 return list(zip(ids, scores, strict=True))
             except OutOfBlocks:
                 await asyncio.sleep(BLOCKS_BUSY)
-            except ValueError as error:
-                raise ApiError(400, str(error)) from None
             except FloatingPointError as error:
-                raise not_finite(str(error)) from None
+                raise NotFinite(str(error)) from None
 
     async def call(self, function: Callable[[LLM], T]) -> T:
         """Run `function(llm)` between two steps and return its result."""
@@ -294,22 +298,13 @@ class EngineThread:
             RuntimeError: If another thread owns the `LLM`.
         """
         with self._lock:
-            if self._thread is None:
-                if self._llm in _owned:
-                    raise RuntimeError(
-                        "this LLM is served already: stop that server first, or make another LLM"
-                    )
-                _owned.add(self._llm)
-                if isinstance(self._llm.runner, FastRunner):
-                    run_ahead = self._llm.runner.run_ahead
-                    self._usual_steps = run_ahead.max_streamed_steps
-                    run_ahead.max_streamed_steps = STREAMED_STEPS
-                sys.setswitchinterval(SWITCH)  # a coroutine may not delay the engine
-                postpone_full_collections()  # they wait until the engine is idle, see `run_loop`
-                self._thread = threading.Thread(
-                    target=self._run, name="pagedlab-engine", daemon=True
-                )
-                self._thread.start()
+            if self._thread is not None:
+                return
+            if self._llm in _owned:
+                raise RuntimeError("this LLM is served already: stop that server first")
+            _owned.add(self._llm)
+            self._thread = threading.Thread(target=self._run, name="pagedlab-engine", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Abort all requests and end the thread. Then the caller owns the `LLM` again."""
@@ -319,11 +314,6 @@ class EngineThread:
                 self._inbox.put(None)
                 thread.join()
                 _owned.discard(self._llm)
-                allow_full_collections()
-                if isinstance(self._llm.runner, FastRunner):
-                    self._llm.runner.run_ahead.max_streamed_steps = self._usual_steps
-                if not _owned:
-                    sys.setswitchinterval(USUAL_SWITCH)
 
     # Called in the thread ----------------------------------------------------------------------
 
@@ -337,17 +327,6 @@ class EngineThread:
         """Number of requests that have begun and not ended."""
         return len(self._tickets) - len(self._waiting)
 
-    def _run(self) -> None:
-        """Run the loop until it ends, and abort the requests that are left."""
-        while True:
-            try:
-                self._loop(self._inbox, lambda: bool(self._tickets), self._step)
-                break
-            except Exception as error:  # present requests fail, later ones are served
-                message = f"the engine's loop failed: {type(error).__name__}: {error}"
-                self._fail(EngineError(message))
-        self._fail(EngineError("the server is shutting down"))
-
     def names(self, tenant: str | None) -> set[str]:
         """Return the names of the tenant's running sequences."""
         names = set[str]()
@@ -357,85 +336,72 @@ class EngineThread:
                 names.add(sequence.name)
         return names
 
-    def _find_room(self, count: int) -> None:
-        """Raise `ApiError` if the queue has no room for that many prompts."""
-        if count > self.max_waiting:
-            problem = f"{count} prompts in one request, and the queue holds {self.max_waiting}"
-            raise ApiError(400, f"{problem}: send fewer")
-        if len(self._waiting) + count > self.max_waiting:
-            message = (
-                f"the queue is full, {len(self._waiting)} of {self.max_waiting} places are taken: "
-                "try again soon"
-            )
-            headers = {"Retry-After": "1"}
-            raise ApiError(429, message, headers, type="rate_limit_error", code="queue_full")
-
-    def _add(self, ticket: Ticket, prompts: list[list[int]], salt: str | None) -> None:
-        self._find_room(len(prompts))  # the queue may be full by now
-        try:
-            for i, ids in enumerate(prompts):
-                request_id = self._llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
-                ticket.ids[request_id] = i * ticket.params.n
-                self._tickets[request_id] = ticket
-                self._waiting.add(request_id)
-        except ValueError as error:
-            self.drop(ticket)
-            raise ApiError(400, str(error)) from None
-
     def drop(self, ticket: Ticket) -> None:
         """Abort the requests of a ticket that are not finished."""
         for request_id in list(ticket.ids):
             self._forget(request_id)
             self._llm.abort(request_id)
 
+    def _run(self) -> None:
+        """Run the loop until it ends. If a step fails, all requests end, and the loop goes on."""
+        with tuned_for_streams(self._llm):
+            while True:
+                try:
+                    self._loop(self._inbox, lambda: bool(self._tickets), self._step)
+                    break
+                except Exception as error:
+                    LOG.exception("the engine failed")
+                    self._fail(f"the engine failed: {type(error).__name__}: {error}")
+            self._fail("the server is shutting down")
+
+    def _add(self, ticket: Ticket, prompts: list[list[int]], salt: str | None) -> None:
+        if len(self._waiting) + len(prompts) > self.max_waiting:
+            taken = f"{len(self._waiting)} of {self.max_waiting} places are taken"
+            message = f"the queue has no room for {len(prompts)} more, {taken}: try again soon"
+            raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
+        try:
+            for i, ids in enumerate(prompts):
+                request_id = self._llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
+                ticket.ids[request_id] = i * ticket.params.n
+                self._tickets[request_id] = ticket
+                self._waiting.add(request_id)
+        except Exception:
+            self.drop(ticket)
+            raise
+
     def _forget(self, request_id: int) -> None:
-        del self._tickets[request_id].ids[request_id]
-        del self._tickets[request_id]
+        ticket = self._tickets.pop(request_id)
+        del ticket.ids[request_id]
         self._waiting.discard(request_id)
 
     def _step(self) -> None:
-        try:
-            touched = self._llm.step()
-            if not touched:
-                raise RuntimeError(
-                    f"the engine has nothing to do, and {len(self._tickets)} requests are not "
-                    "finished"
-                )
-        except Exception as error:
-            self._fail(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
-            return
-        items: list[tuple[Ticket, Item]] = []
+        touched = self._llm.step()
+        if not touched:
+            raise RuntimeError(f"{len(self._tickets)} requests are open, and no step is left")
+        news = []
         for completion in touched:
-            ticket = self._tickets.get(completion.request_id)
-            if ticket is not None:  # None: it was added before this thread owned the engine
-                items += self._handle(ticket, completion)
-        self._send(items)
+            if completion.request_id in self._tickets:  # it may be dropped, with its ticket
+                news.append(self._handle(completion))
+        self._send([each for each in news if each.pieces or each.has_ended])
 
-    def _handle(self, ticket: Ticket, completion: Completion) -> list[tuple[Ticket, Item]]:
-        """Return the items for a ticket after a step of one of its requests."""
-        items: list[tuple[Ticket, Item]] = []
-        if completion.request_id in self._waiting:
-            self._waiting.discard(completion.request_id)
-            self._observe("begun", ticket, completion)
-        if ticket.stream:
-            pieces = self._read(ticket, completion)
-            if pieces:
-                items.append((ticket, pieces))
-        error = next((output.error for output in completion.outputs if output.error), None)
-        if error is not None:
+    def _handle(self, completion: Completion) -> News:
+        """Return the news for a ticket after a step of one of its requests."""
+        ticket = self._tickets[completion.request_id]
+        self._waiting.discard(completion.request_id)
+        pieces = self._new_pieces(ticket, completion) if ticket.stream else []
+        problem = next((output.error for output in completion.outputs if output.error), None)
+        if problem is not None:
             self.drop(ticket)
-            failure = EngineError(error) if error == WAS_RESET else not_finite(error)
-            items.append((ticket, failure))
-        elif completion.finished:
-            self._observe("ended", ticket, completion)
+            error = EngineError(problem) if problem == WAS_RESET else NotFinite(problem)
+            return News(ticket, pieces, True, error)
+        if completion.finished:
+            self._observe(ticket, completion)
             ticket.completions.append(completion)
+            ticket.completions.sort(key=lambda done: done.request_id)
             self._forget(completion.request_id)
-            if not ticket.ids:
-                ticket.completions.sort(key=lambda done: done.request_id)
-                items.append((ticket, None))
-        return items
+        return News(ticket, pieces, has_ended=not ticket.ids)
 
-    def _read(self, ticket: Ticket, completion: Completion) -> list[Piece]:
+    def _new_pieces(self, ticket: Ticket, completion: Completion) -> list[Piece]:
         """Return the new text of each choice that has some or ends."""
         pieces = []
         first = ticket.ids[completion.request_id]
@@ -448,62 +414,43 @@ class EngineThread:
             if is_last:
                 ticket.ended.add(choice)
             if text or is_last:
-                reported = ticket.num_reported[choice]
-                piece = piece_of(choice, output, text, reported)
-                ticket.num_reported[choice] += len(piece.logprobs)
-                pieces.append(piece)
+                pieces.append(piece_of(choice, output, text, ticket.sent[choice]))
+                ticket.sent[choice] = len(output.token_ids)
         return pieces
 
-    def _fail(self, error: EngineError) -> None:
+    def _fail(self, message: str) -> None:
         """Tell all clients of an error, and abort their requests, even if that fails as well."""
         tickets = set(self._tickets.values())
-        request_ids = list(self._tickets)
-        for request_id in request_ids:
-            self._forget(request_id)
-        self._send([(ticket, error) for ticket in tickets])
-        for request_id in request_ids:
+        self._send([News(ticket, [], True, EngineError(message)) for ticket in tickets])
+        for ticket in tickets:
             try:
-                self._llm.abort(request_id)
+                self.drop(ticket)
             except Exception:
                 LOG.exception("a request could not be aborted")
 
-    def _send(self, items: Sequence[tuple[Ticket, Item]]) -> None:
-        """Put items into the mail, and wake up each event loop that has not been woken up yet."""
-        with self._mail_lock:
-            loops = {ticket.loop for ticket, _ in items}
-            sleeping = {loop for loop in loops if not self._mail[loop] or loop.is_closed()}
-            for ticket, item in items:
-                self._mail[ticket.loop].append((ticket, item))
-        for loop in sleeping:
-            try:
-                loop.call_soon_threadsafe(self._deliver, loop)
-            except RuntimeError:  # the loop is closed, and its clients are gone
-                for ticket, _ in self._mail.pop(loop, []):
-                    self.drop(ticket)
-
-    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand out the mail, in the event loop.
-
-        All pieces of a choice that came while the loop was busy are joined.
-        """
-        with self._mail_lock:
-            mail = self._mail.pop(loop, [])
-        pieces: dict[Ticket, dict[int, Piece]] = defaultdict(dict)
-        for ticket, item in mail:
-            if isinstance(item, list):
-                for piece in item:
-                    earlier = pieces[ticket].get(piece.choice)
-                    pieces[ticket][piece.choice] = _join(earlier, piece) if earlier else piece
-        for ticket, latest in pieces.items():
-            ticket.inbox.put_nowait(list(latest.values()))
-        for ticket, item in mail:
-            if not isinstance(item, list):
-                ticket.inbox.put_nowait(item)
+    def _send(self, news: Sequence[News]) -> None:
+        """Have each event loop hand its news out. Of a loop that is closed, nobody waits."""
+        by_loop = defaultdict(list)
+        for each in news:
+            by_loop[each.ticket.loop].append(each)
+        for loop, own in by_loop.items():
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_deliver, own)
 
 
-def _join(earlier: Piece, later: Piece) -> Piece:
-    """Return two pieces of one choice as one."""
-    return later._replace(
-        text=earlier.text + later.text,
-        logprobs=[*earlier.logprobs, *later.logprobs],
-    )
+def _deliver(news: Sequence[News]) -> None:
+    for each in news:
+        each.ticket.put(each)
+
+
+def piece_of(choice: int, output: Output, text: str, num_sent: int = 0) -> Piece:
+    """Return a piece of an output.
+
+    Args:
+        choice: index of the choice.
+        output: the output.
+        text: the text of the piece.
+        num_sent: tokens that are in earlier pieces.
+    """
+    reason = None if output.error else output.finish_reason  # OpenAI's API has no such reason
+    return Piece(choice, text, reason, (output.logprobs or [])[num_sent:])

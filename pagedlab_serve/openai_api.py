@@ -1,54 +1,43 @@
 """OpenAI's completion requests and errors, as far as this engine supports them.
 
-A field that would change the answer and is not supported is refused by name. Other fields that this
-server does not know are ignored.
+pydantic checks the fields. A field of OpenAI's API that would change the answer, and that this
+engine does not have, may only ask for nothing. Other unknown fields are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
+from fastapi import Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+from starlette.exceptions import HTTPException
 
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.sampling_params import SamplingParams
 
-# Fields of OpenAI's API that would change the answer and are not supported, and the values with
-# which they ask for nothing. With these values they are accepted. So is null for every field.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "web_search_options": (),
-}
-# Passed on to SamplingParams without a change.
-PASSED_ON = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "n",
-    "ignore_eos",
-    "seed",
-    "min_p",
-)
-
-COMPLETION_TOKENS = 16  # new tokens of a completion whose request does not say, as with OpenAI
 T = TypeVar("T")
-# Validation of a list ends at the first error, because 100,000 errors would take seconds. A union
-# begins with its list: a client reads the first error, and that of a list says more.
+# Validation of a list ends at the first error, because 100,000 errors would take seconds.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
+Empty = Annotated[list[Any], Field(max_length=0)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Count = Annotated[StrictInt, Field(ge=1)]
+MAX_TOKENS = AliasChoices("max_tokens", "max_completion_tokens")
 
 
 class Described(BaseModel):
-    """A JSON object. The sentence below a field is the field's description in the schema."""
+    """A JSON object. The sentence below a field is its description in the schema."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -73,6 +62,13 @@ class StreamOptions(Body):
     """Whether the stream ends with a chunk that has no choices and counts the tokens."""
 
 
+class ResponseFormat(Described):
+    """The form of an answer. Only text is supported."""
+
+    type: Literal["text"]
+    """The kind of the form."""
+
+
 class GenerationRequest(Body):
     """The parameters of both kinds of request, see `SamplingParams`.
 
@@ -84,10 +80,11 @@ class GenerationRequest(Body):
     """The name of the model, which must be the loaded one."""
     stream: bool = False
     """Whether the answer is sent in pieces, as server-sent events."""
-    stream_options: StreamOptions | None = None
-    """Options of the stream; only with stream=true."""
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    """The most new tokens; left out, the answer is shorter if the context has less room."""
+    stream_options: StreamOptions = StreamOptions()
+    """Options of the stream."""
+    max_tokens: Annotated[Count | None, Field(validation_alias=MAX_TOKENS)] = None
+    """The most new tokens, in chats also called max_completion_tokens. The answer is shorter if the
+    context has less room."""
     n: Annotated[StrictInt, Field(ge=1, le=128)] = 1
     """Answers to each prompt; more than one needs a temperature above 0."""
     stop: Annotated[list[Stop], Field(max_length=16)] | Stop | None = None
@@ -111,63 +108,44 @@ class GenerationRequest(Body):
     """A number that is subtracted once from the logit of each token of the answer so far."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """A number that is subtracted from a token's logit for each time the answer has the token."""
-    logit_bias: Annotated[
-        dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)
-    ] = {}
+    logit_bias: Annotated[dict[int, Bias], Field(max_length=300)] = {}
     """Numbers that are added to logits, by token id."""
     cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
     """Cached blocks are shared only with your own requests that have the same salt."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, neutral in UNSUPPORTED.items():
-            value = data.get(name)
-            if value is not None and value not in neutral:
-                message = f"{name} is not supported by this server: leave it out"
-                raise ApiError(400, message, param=name)  # no ValueError: pydantic passes it on
-        return {name: value for name, value in data.items() if name not in UNSUPPORTED}
-
-    @model_validator(mode="after")
-    def _options_fit(self) -> GenerationRequest:
-        if self.stream_options and not self.stream:
-            raise ValueError("stream_options is for streams: set stream=true, or leave it out")
-        self.sampling(1)  # raises if parameters contradict each other
-        return self
-
     @property
-    def max_tokens_name(self) -> str:
-        """The field by which the client limits the new tokens."""
-        return "max_tokens"
+    def top(self) -> int | None:
+        """Number of likeliest tokens that are reported for each token; None for no report."""
+        raise NotImplementedError
 
     def sampling(self, default_max_tokens: int) -> SamplingParams:
         """Return the engine's parameters.
 
         Args:
             default_max_tokens: new tokens, at most, if the request does not say.
-        """
-        stop = self.stop if isinstance(self.stop, str) else tuple(self.stop or ())
-        passed = {name: getattr(self, name) for name in PASSED_ON}
-        passed["top_k"] = max(0, self.top_k)
-        max_tokens = default_max_tokens if self.max_tokens is None else max(1, self.max_tokens)
-        passed["adjust"] = self.penalties()
-        return SamplingParams(max_tokens=max_tokens, stop=stop, **passed, **self.logprob_params())
 
-    def penalties(self) -> Penalties | None:
-        """Return the penalties; None if the request asks for none."""
-        asked = Penalties(
+        Raises:
+            ValueError: If parameters contradict each other.
+        """
+        penalties = Penalties(
             self.repetition_penalty,
             self.presence_penalty,
             self.frequency_penalty,
             self.logit_bias or None,
         )
-        return None if asked == Penalties() else asked
-
-    def logprob_params(self) -> dict[str, Any]:
-        """Return the parameters of `SamplingParams` for log-probabilities."""
-        raise NotImplementedError
+        return SamplingParams(
+            max_tokens=self.max_tokens or default_max_tokens,
+            temperature=self.temperature,
+            top_k=max(0, self.top_k),
+            top_p=self.top_p,
+            n=self.n,
+            stop=self.stop or (),  # type: ignore[arg-type]
+            ignore_eos=self.ignore_eos,
+            seed=self.seed,
+            logprobs=self.top,
+            min_p=self.min_p,
+            adjust=None if penalties == Penalties() else penalties,
+        )
 
 
 class CompletionRequest(GenerationRequest):
@@ -175,24 +153,18 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Some[str | Ids] | Ids | str
     """A text; a list of token ids; or a list of 1 to 2048 of these."""
-    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
-    """The most new tokens, 0 only with echo=true; left out, the answer is shorter if the context
-    has less room."""
     echo: bool = False
     """Whether an answer, and its log-probabilities, begin with the prompt."""
     logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
     """Reports the log-probability of each token, and those of this many likeliest tokens."""
+    best_of: Literal[1] = 1
+    """Not supported."""
+    suffix: Literal[""] = ""
+    """Not supported."""
 
-    @model_validator(mode="after")
-    def _writes_something(self) -> CompletionRequest:
-        if self.max_tokens == 0 and not self.echo:
-            raise ValueError(
-                "max_tokens must be greater than or equal to 1: 0 is allowed only with echo=true"
-            )
-        return self
-
-    def logprob_params(self) -> dict[str, Any]:
-        return {"logprobs": self.logprobs}
+    @property
+    def top(self) -> int | None:
+        return self.logprobs
 
     def prompts(self) -> list[Any]:
         """Return the prompts for `LLM.add`."""
@@ -215,9 +187,9 @@ class Message(Described):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """The author of the message; developer is the newer name of system."""
     content: Some[TextPart] | str | None
-    """The text, whole or in parts; null is no text, as in a message that calls a tool."""
-    tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
-    """Tool calls are not supported, so the list is empty."""
+    """The text, whole or in parts; null is no text."""
+    tool_calls: Empty | None = None
+    """Tool calls are not supported."""
 
     def written(self) -> dict[str, str]:
         """Return the message for a chat template.
@@ -234,56 +206,39 @@ class ChatRequest(GenerationRequest):
 
     messages: Some[Message]
     """The chat so far."""
-    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    """The newer name of max_tokens: a request has one of the two."""
     logprobs: bool = False
     """Whether the log-probability of each token is reported."""
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] = 0
     """Number of likeliest tokens that are reported for each token; only with logprobs=true."""
+    response_format: ResponseFormat = ResponseFormat(type="text")
+    """Text is the only form."""
+    tools: Empty = []
+    """Tools are not supported."""
+    functions: Empty = []
+    """Functions are not supported."""
 
     @property
-    def max_tokens_name(self) -> str:
-        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
-
-    def logprob_params(self) -> dict[str, Any]:
-        return {"logprobs": self.top_logprobs if self.logprobs else None}
-
-    @model_validator(mode="after")
-    def _chat_options_fit(self) -> ChatRequest:
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError(
-                "top_logprobs goes with logprobs=true: set it, or leave top_logprobs out"
-            )
-        if self.max_tokens and self.max_completion_tokens:
-            raise ValueError(
-                "max_tokens is the old name of max_completion_tokens: give one of them"
-            )
-        self.max_tokens = self.max_tokens or self.max_completion_tokens
-        return self
+    def top(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
     def prompts(self) -> list[Any]:
         """Return the chat, which is one prompt."""
         return [[message.written() for message in self.messages]]
 
 
-class ErrorDetail(Described):
+class ErrorDetail(BaseModel):
     """An error, for people (message) and for programs (type, param, code)."""
 
     message: str
-    """One line: the fault, and the values that are accepted."""
-    type: str = "invalid_request_error"
-    """The kind of the error."""
-    param: str | None = None
-    """The field of the request that the error is about."""
-    code: str | None = None
-    """The name of the error."""
+    type: str
+    param: str | None
+    code: str | None
 
 
-class ErrorBody(Described):
+class ErrorBody(BaseModel):
     """The body of every error."""
 
     error: ErrorDetail
-    """The error."""
 
 
 class ApiError(Exception):
@@ -291,22 +246,42 @@ class ApiError(Exception):
 
     Args:
         status: HTTP status.
-        message: one line for people.
+        message: one line for people: the fault, and what is accepted.
+        param: the field of the request that the error is about.
+        code: the name of the error, for programs.
         headers: of the answer.
-        detail: type, param and code.
     """
 
     def __init__(
-        self, status: int, message: str, headers: dict[str, str] | None = None, **detail: Any
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = "server_error" if status >= 500 else kinds.get(status, "invalid_request_error")
         self.status, self.headers = status, headers
-        self.body = ErrorBody(error=ErrorDetail(message=message, **detail))
+        self.body = ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=code))
 
 
-def invalid_request(errors: Sequence[Any]) -> ApiError:
-    """Return the answer to an invalid request: where its first error is, in pydantic's words."""
-    first = errors[0]
-    path = ".".join(str(name) for name in first["loc"][1:])  # the first name is "body", or "query"
-    message = first["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{path}: {message}" if path else message, param=path or None)
+def api_error(error: Exception) -> ApiError:
+    """Return an error of pydantic or Starlette in OpenAI's form, in their own words."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"][1:]))  # the first name is "body", or "query"
+        return ApiError(400, f"{path}: {first['msg']}" if path else first["msg"], path or None)
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
+    assert isinstance(error, ApiError)
+    return error
+
+
+def error_response(error: Exception) -> Response:
+    """Return the answer for an `ApiError`, or an error of pydantic or Starlette."""
+    known = api_error(error)
+    # Escaped to ASCII: the message may quote characters that UTF-8 cannot encode.
+    content = json.dumps(known.body.model_dump())
+    return Response(content, known.status, known.headers, media_type="application/json")

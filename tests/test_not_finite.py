@@ -6,11 +6,11 @@ The model breaks behind one token: its embedding is NaN. `tests/accelerate/test_
 import json
 import math
 import random
-import sys
 
 import httpx
 import pytest
 import torch
+from rich.console import Console
 
 import pagedlab_fast
 from pagedlab import LLM, SamplingParams
@@ -20,12 +20,10 @@ from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import Drafting, DraftModel, PromptLookup
 from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab.sampling import NO_TOKEN, sample_rows
-from pagedlab_serve.__main__ import main
 from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
 from pagedlab_serve.cli.chat import converse
-from pagedlab_serve.cli.conversation import Conversation
-from pagedlab_serve.cli.screen import PlainScreen
+from pagedlab_serve.cli.main import main
 from support.drafters import Recalls
 from support.engines import assert_idle, breaking_at, engine, exactly, prompts_of
 
@@ -240,10 +238,8 @@ def test_a_stream_over_http_ends_with_an_error(server, tiny, prompts, answers, p
 
 @pytest.mark.parametrize("more", [[], ["The end"]])
 def test_generate_prints_what_there_is_and_one_line(breaking, prompts, tiny, more, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "pagedlab_serve.cli.generate.LLM", lambda **_: pagedlab_fast.LLM(breaking, num_blocks=64, verbose=False)
-    )
-    monkeypatch.setattr(sys, "argv", ["pagedlab"])
+    llm = pagedlab_fast.LLM(breaking, num_blocks=64, verbose=False)
+    monkeypatch.setattr("pagedlab_fast.LLM", lambda *_, **__: llm)
     assert main(["generate", tiny.decode(prompts[0]), *more, "--max-tokens", "12"]) == 2
     out, err = capsys.readouterr()
     assert err.endswith(f"error: {NOT_FINITE}\n")
@@ -254,6 +250,6 @@ def test_a_chat_says_so_and_goes_on(tiny, capsys):
     question = "Why is the sky blue?"
     (plain,) = LLM(tiny, num_blocks=64, verbose=False).generate([[{"role": "user", "content": question}]], exactly(8))
     llm = LLM(breaking_at(tiny, plain.outputs[0].token_ids[5]), num_blocks=64, verbose=False)
-    converse(Conversation(llm, exactly(8)), PlainScreen(), [question])
+    converse(llm, exactly(8), [question], Console())
     assert f"error: {NOT_FINITE}\n" in capsys.readouterr().out
     assert_idle(llm)

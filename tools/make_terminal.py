@@ -21,8 +21,6 @@ from rich.terminal_theme import DIMMED_MONOKAI
 
 from pagedlab import LLM, SamplingParams
 from pagedlab_serve.cli.chat import PROMPT, WELCOME, converse
-from pagedlab_serve.cli.conversation import Conversation, Turn
-from pagedlab_serve.cli.screen import RichScreen
 
 REPO = Path(__file__).parents[1]
 WIDTH = 96  # characters in a line
@@ -60,13 +58,6 @@ xmlns="http://www.w3.org/2000/svg">
 """
 
 
-class FinalScreen(RichScreen):
-    """Draws complete turns only: a picture has no turns that grow."""
-
-    def grow(self, turn: Turn) -> None:
-        """Draw nothing."""
-
-
 def typed(console: Console) -> Iterator[str]:
     """Yield the lines, and print each as a terminal shows what is typed."""
     for line in LINES:
@@ -76,10 +67,10 @@ def typed(console: Console) -> Iterator[str]:
 
 def picture(llm: LLM) -> str:
     """The conversation as SVG."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(f"{WELCOME}\n", highlight=False, markup=False)
-    sampling = SamplingParams(max_tokens=64, seed=SEED)
-    converse(Conversation(llm, sampling), FinalScreen(console, with_speed=False), typed(console))
+    # rich draws a text that grows once, at its end, if there is no terminal.
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=False, color_system="truecolor")
+    console.print(WELCOME, highlight=False, markup=False)
+    converse(llm, SamplingParams(max_tokens=64, seed=SEED), typed(console), console)
     title = f"pagedlab chat: {llm.model.name} on a CPU"
     return console.export_svg(title=title, theme=DIMMED_MONOKAI, code_format=FORM, unique_id="chat")
 

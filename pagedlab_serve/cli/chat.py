@@ -1,169 +1,180 @@
-"""pagedlab chat: a conversation in the terminal, with the blocks that hold it."""
+"""pagedlab chat: a conversation in the terminal, with the blocks that hold it.
+
+A word has the colour of the block that holds it. The blocks of each answer are below it:
+
+    blocks  =12  =13  +14  +15
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from pagedlab_fast import LLM
-from pagedlab_serve.cli.conversation import Conversation, Turn
-from pagedlab_serve.cli.options import sampling_params
-from pagedlab_serve.cli.screen import LEGEND, Screen, make_screen
-from pagedlab_serve.command_line import (
-    ended_by_ctrl_c,
-    engine_arguments,
-    print_now,
-    status_on_stderr,
-    with_options,
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pagedlab.arguments import visible
+from pagedlab.sampling_params import SamplingParams
+from pagedlab_serve.cli.options import (
+    BlockSize,
+    Device,
+    Dtype,
+    MaxTokens,
+    Model,
+    NumBlocks,
+    Seed,
+    Temperature,
+    load_llm,
 )
 
+if TYPE_CHECKING:
+    from pagedlab.engine import LLM
+
+# Backgrounds that black text can be read on, the colours of Okabe and Ito as far as they are.
+COLORS = ("#56B4E9", "#E69F00", "#2FBF92", "#F0E442", "#DB93B8", "#E8824A")
 PROMPT = "you> "
-WELCOME = "Type a message. /fork gives two answers from one beginning, /help lists more."
-HOW_TO_END = "Ctrl-D or /quit ends the chat."
-MARKS_HELP = "\n".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())
-HELP = f"""\
-/fork MESSAGE   two answers from one beginning: they share blocks until they differ
-/fork           answer the last message again, twice
-/pick 2         go on with answer 2
-/blocks         the block pool
-/new            begin a new conversation
-/quit           end; Ctrl-D does the same
-Ctrl-C stops an answer; at the prompt it clears the line.
-
-The marks of blocks:
-{MARKS_HELP}
-+7 10/16 is a new block with the number 7. 10 of its 16 slots hold a token."""
+WELCOME = """\
+Type a message. Below each answer are its blocks, in the colours of their words:
+= reused from the prefix cache, + new, & shared by both answers.
+/fork MESSAGE gives two answers from one beginning, /new begins anew.
+Ctrl-C stops an answer, Ctrl-D ends the chat.
+"""
 
 
-def run(asked: argparse.Namespace) -> int:
-    """Load the model, answer until the user ends it, and return the exit code."""
-    sampling = sampling_params(asked)
-    with ended_by_ctrl_c(), status_on_stderr():
-        llm = LLM(**engine_arguments(asked))
+def chat(
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    seed: Seed = None,
+    block_size: BlockSize = 16,
+    num_blocks: NumBlocks = None,
+) -> None:
+    """Talk to a model. Below each answer are the blocks that hold the conversation."""
+    llm = load_llm(model, device, dtype, block_size, num_blocks)
+    console = Console(highlight=False)
+    console.print(WELCOME)
     with llm:
-        conversation = Conversation(llm, sampling, asked.system)
-        with status_on_stderr():
-            print_now(f"{WELCOME}\n")
-        converse(conversation, make_screen(asked.plain), typed_lines())
-    return 0
+        sampling = SamplingParams(max_tokens, temperature, seed=seed)
+        converse(llm, sampling, typed_lines(console), console)
 
 
-def typed_lines() -> Iterator[str]:
+def typed_lines(console: Console) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D or the end of the input."""
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        with suppress(ImportError):
-            import readline  # noqa: F401 - arrow keys and a history, where Python has it
-    while True:
-        try:
-            line = input(PROMPT if is_terminal else "")
-        except EOFError:
-            if is_terminal:
-                print()
-            return
-        except KeyboardInterrupt:
-            if not is_terminal:
-                raise
-            print(f"\n{HOW_TO_END}")  # a line that was begun is gone
-            continue
-        if not is_terminal:
-            print_now(f"{PROMPT}{line}")  # so that the output of a script shows the question
-        yield line
+    with suppress(EOFError):
+        while True:
+            yield console.input(PROMPT)
 
 
-def converse(conversation: Conversation, screen: Screen, lines: Iterable[str]) -> None:
-    """Answer each line until the last one, or until /quit.
+def converse(llm: LLM, sampling: SamplingParams, lines: Iterable[str], console: Console) -> None:
+    """Answer each line.
 
     Args:
-        conversation: the messages and the engine.
-        screen: where the turns are drawn.
+        llm: the engine. Nobody else uses it meanwhile.
+        sampling: how an answer is sampled.
         lines: the lines that the user types.
+        console: where the answers are drawn.
     """
+    messages: list[dict[str, str]] = []
     for line in lines:
-        message = line.strip()
-        if message in ("/quit", "/exit"):
-            return
-        if not message:
+        command, _, rest = line.strip().partition(" ")
+        if command == "/new":
+            messages = []
             continue
+        question = {"role": "user", "content": rest if command == "/fork" else line}
+        # At a lower temperature, two answers are often equal.
+        forked = replace(sampling, n=2, temperature=sampling.temperature or 1.5, top_k=5)
         try:
-            if message.startswith("/"):
-                _command(conversation, screen, message)
-            else:
-                _answer(screen, conversation.ask(message))
-        except ValueError as error:
-            is_long = bool(conversation.messages) and not message.startswith("/")
-            hint = ", or begin a new conversation with /new" if is_long else ""
-            print_now(f"error: {with_options(error)}{hint}\n")
+            text = draw(
+                llm, [*messages, question], forked if command == "/fork" else sampling, console
+            )
+        except (ValueError, FloatingPointError) as error:
+            console.print(f"error: {error}\n", markup=False)
+        else:
+            messages += [question, {"role": "assistant", "content": text}]
 
 
-def _answer(screen: Screen, turns: Generator[Turn, None, None]) -> None:
-    """Draw a turn while it grows. Ctrl-C stops the answer and keeps the part that is there."""
-    turn: Turn | None = None
-    was_stopped = False
-    try:
-        with closing(turns):  # ends the request, whatever happens while a turn is drawn
-            for turn in turns:
-                screen.grow(turn)
-    except KeyboardInterrupt:
-        was_stopped = True
-    finally:
-        if turn is not None:
-            screen.end(turn)
-    if was_stopped:
-        print_now("stopped\n")
-    if turn is not None and turn.error:
-        print_now(f"error: {turn.error}\n")
+def draw(
+    llm: LLM, messages: list[dict[str, str]], sampling: SamplingParams, console: Console
+) -> str:
+    """Draw the answers while they grow, until Ctrl-C, and return the text of the first one."""
+    turn = Turn(llm, sampling.n)
+    request_id = llm.add(messages, sampling, stream=True)
+    with ExitStack() as stack:
+        stack.callback(llm.abort, request_id)
+        # In the forward pass tables have all their blocks; after it, a sequence may have ended.
+        stack.callback(llm.on_forward(turn.look))
+        live = stack.enter_context(Live(console=console, auto_refresh=False))
+        stack.enter_context(suppress(KeyboardInterrupt))
+        while llm.num_unfinished:
+            turn.step()
+            live.update(turn.drawing(), refresh=True)
+    return "".join(text for text, _ in turn.pieces[0])
 
 
-def _command(conversation: Conversation, screen: Screen, message: str) -> None:
-    """Run a command: a line that begins with a slash."""
-    name, _, rest = message.partition(" ")
-    command = COMMANDS.get(name)
-    if command is None:
-        names = ", ".join([*COMMANDS, "/quit"])
-        raise ValueError(f"there is no {name}; there are {names}")
-    command(conversation, screen, rest.strip())
+class Turn:
+    """The answers to a question, one or two, while they grow.
+
+    Args:
+        llm: the engine.
+        count: how many answers there are.
+
+    Attributes:
+        pieces: of each answer, its text in pieces, each with the place of its last token's block.
+        tables: of each answer, its block table.
+    """
+
+    def __init__(self, llm: LLM, count: int) -> None:
+        self._llm = llm
+        self.pieces: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+        self.tables: list[list[int]] = [[] for _ in range(count)]
+        self._prompt_tokens = 0
+
+    def look(self, plan: Any, logits: Any) -> None:
+        """Note the blocks of the answers that have not ended."""
+        for sequence in self._llm.sequences():
+            self.tables[sequence.nth] = list(sequence.table.block_ids)
+
+    def step(self) -> None:
+        """Run a step, and note the text that it adds. `FloatingPointError` if it cannot go on."""
+        for completion in self._llm.step():
+            self._prompt_tokens = len(completion.prompt_token_ids)
+            for pieces, output in zip(self.pieces, completion.outputs, strict=False):
+                if output.error:
+                    raise FloatingPointError(output.error)
+                known = sum(len(text) for text, _ in pieces)
+                last = self._prompt_tokens + len(output.token_ids) - 1
+                pieces.append((output.text[known:], last // self._llm.block_size))
+
+    def drawing(self) -> Text:
+        """Return the answers, each with its blocks below it."""
+        drawn = Text()
+        for pieces, table in zip(self.pieces, self.tables, strict=True):
+            for text, place in pieces:
+                drawn.append(visible(text), style_of(place))
+            drawn.append("\n\nblocks ")
+            for place, block_id in enumerate(table):
+                drawn.append(f" {self._mark(place)}{block_id} ", style_of(place))
+                drawn.append(" ")
+            drawn.append("\n\n")
+        cached = self._llm.stats.cached_tokens
+        return drawn.append(
+            f"prompt: {self._prompt_tokens} tokens, {cached} of them reused\n", "dim"
+        )
+
+    def _mark(self, place: int) -> str:
+        """Return the mark of the block at this place of a table."""
+        size = self._llm.block_size
+        if place < self._llm.stats.cached_tokens // size:
+            return "="
+        is_full_of_prompt = place < self._prompt_tokens // size
+        return "&" if is_full_of_prompt and len(self.tables) > 1 else "+"
 
 
-def _fork(conversation: Conversation, screen: Screen, rest: str) -> None:
-    question = rest or conversation.ask_again()
-    if not question:
-        raise ValueError("there is no message yet: /fork MESSAGE")
-    _answer(screen, conversation.ask(question, num_answers=2))
-    print_now("The conversation goes on with answer 1; /pick 2 takes the other one.\n")
-
-
-def _pick(conversation: Conversation, screen: Screen, rest: str) -> None:
-    if rest not in ("1", "2"):
-        raise ValueError("name the answer: /pick 1 or /pick 2")
-    conversation.pick(int(rest))
-    print_now(f"The conversation goes on with answer {rest}.\n")
-
-
-def _blocks(conversation: Conversation, screen: Screen, rest: str) -> None:
-    pool = conversation.pool
-    free = pool.num_free - pool.num_cached
-    print_now(
-        f"{pool.num_blocks} blocks of {pool.block_size} tokens: {pool.num_used} in use, "
-        f"{pool.num_cached} cached for later prompts with the same beginning, {free} empty\n"
-    )
-
-
-def _new(conversation: Conversation, screen: Screen, rest: str) -> None:
-    conversation.forget()
-    print_now("A new conversation. The blocks of the old one stay cached.\n")
-
-
-def _help(conversation: Conversation, screen: Screen, rest: str) -> None:
-    print_now(f"{HELP}\n")
-
-
-COMMANDS: dict[str, Callable[[Conversation, Screen, str], None]] = {
-    "/fork": _fork,
-    "/pick": _pick,
-    "/blocks": _blocks,
-    "/new": _new,
-    "/help": _help,
-}
+def style_of(place: int) -> str:
+    """Return the style of a block's words: the same in all answers that share the block."""
+    return f"black on {COLORS[place % len(COLORS)]}"

@@ -2,88 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import Any
+from typing import Annotated, Any
 
-from pagedlab import SamplingParams
-from pagedlab.arguments import counted, visible
-from pagedlab.stats import Stats
-from pagedlab_fast import LLM
-from pagedlab_serve.cli.options import sampling_params
-from pagedlab_serve.command_line import (
-    ended_by_ctrl_c,
-    engine_arguments,
-    print_now,
-    status_on_stderr,
+import typer
+
+from pagedlab.arguments import visible
+from pagedlab.sampling_params import SamplingParams
+from pagedlab_serve.cli.options import (
+    BlockSize,
+    Device,
+    Dtype,
+    MaxTokens,
+    Model,
+    NumBlocks,
+    Seed,
+    Temperature,
+    load_llm,
 )
 
-
-def run(asked: argparse.Namespace) -> int:
-    """Load the model, continue the prompts and return the exit code."""
-    sampling = sampling_params(asked)
-    with ended_by_ctrl_c(), status_on_stderr():
-        llm = LLM(
-            **engine_arguments(asked),
-            attention_backend=asked.attention,
-            ranks=asked.ranks,
-        )
-        if asked.attention != "auto":  # for "auto" the engine prints its choice
-            print(f"attention: {asked.attention} (you asked for it)")
-    with llm:
-        if len(asked.prompts) == 1:
-            _stream(llm, asked.prompts[0], asked.chat, sampling)
-        else:
-            _generate(llm, asked.prompts, asked.chat, sampling)
-    ranks = f" on {asked.ranks} ranks" if asked.ranks > 1 else ""
-    with status_on_stderr():
-        print(f"\n{summary(llm.stats, llm.pool.block_size)}{ranks}")
-    return 0
-
-
-def _stream(llm: LLM, prompt: str, is_chat: bool, sampling: SamplingParams) -> None:
-    """Print a text while it grows. A file or a pipe gets the text alone, without its prompt."""
-    stream = llm.stream(_as_prompt(prompt, is_chat), sampling)
-    is_terminal = sys.stdout.isatty()
-    if is_terminal:
-        print_now(f"\n> {prompt}")
-    is_first = True
-    try:
-        for piece in stream:
-            text = piece.lstrip() if is_first else piece
-            print(visible(text) if is_terminal else text, end="", flush=True)
-            is_first = False
-    finally:
-        print(flush=True)  # after Ctrl-C too, so that what follows has a line of its own
+Prompts = Annotated[
+    list[str] | None, typer.Argument(help="Texts to continue; without any, the one of a pipe.")
+]
+Chat = Annotated[bool, typer.Option("--chat", help="Send each prompt as a user's chat message.")]
+TopP = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="Sample from the likeliest tokens whose probabilities reach this sum."
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="A text that ends the answer and is no part of it; may be repeated."),
+]
+Attention = Annotated[
+    str,
+    typer.Option(
+        help="torch, triton, concat, safe or online; concat joins all keys of a sequence, safe and "
+        "online go block by block, in two passes and in one; auto is the fastest here.",
+    ),
+]
+Ranks = Annotated[int, typer.Option(min=1, help="Processes that share the model, a part each.")]
 
 
-def _generate(llm: LLM, prompts: list[str], is_chat: bool, sampling: SamplingParams) -> None:
-    """Print the texts of several prompts, which run in one batch."""
-    batch = [_as_prompt(prompt, is_chat) for prompt in prompts]
-    outputs = [completion.outputs[0] for completion in llm.generate(batch, sampling)]
-    for prompt, output in zip(prompts, outputs, strict=True):
-        print_now(f"\n> {prompt}\n{output.text.strip()}")
-    if error := next((output.error for output in outputs if output.error), None):
-        raise FloatingPointError(error)
-
-
-def _as_prompt(prompt: str, is_chat: bool) -> Any:
-    return [{"role": "user", "content": prompt}] if is_chat else prompt
-
-
-def summary(stats: Stats, block_size: int) -> str:
-    """Return the figures of a run in one line."""
-    tokens = counted(stats.output_tokens, "token")
-    blocks = counted(stats.blocks_peak, "block")
-    were = "was" if stats.blocks_peak == 1 else "were"
-    return (
-        f"{tokens} in {stats.seconds:.2f} s ({stats.tokens_per_second:.1f} tokens/s); at the peak "
-        f"{blocks} of {block_size} tokens {were} in use ({size_of(stats.bytes_peak)})"
+def generate(
+    prompts: Prompts = None,
+    chat: Chat = False,
+    model: Model = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    block_size: BlockSize = 16,
+    num_blocks: NumBlocks = None,
+    attention: Attention = "auto",
+    ranks: Ranks = 1,
+) -> None:
+    """Continue prompts from a paged KV cache."""
+    texts = prompts or [_text_of_a_pipe()]
+    batch: list[Any] = [[{"role": "user", "content": text}] if chat else text for text in texts]
+    sampling = SamplingParams(
+        max_tokens, temperature, top_p=top_p, seed=seed, stop=tuple(stop or ())
     )
+    parts = {"attention_backend": attention, "ranks": ranks}
+    llm = load_llm(model, device, dtype, block_size, num_blocks, **parts)
+    with llm:
+        if len(batch) == 1:
+            for piece in llm.stream(batch[0], sampling):
+                typer.echo(visible(piece), nl=False)
+            typer.echo()
+        else:
+            for text, completion in zip(texts, llm.generate(batch, sampling), strict=True):
+                (output,) = completion.outputs
+                typer.echo(visible(f"\n> {text}\n{output.text.strip()}"))
+                if output.error:
+                    raise FloatingPointError(output.error)
+    typer.echo(f"\n{llm.stats}", err=True)
 
 
-def size_of(num_bytes: int) -> str:
-    """Return a number of bytes in MiB, or in KiB where it would be 0.0 MiB or little more."""
-    if num_bytes < 2**20:
-        return f"{num_bytes / 2**10:.0f} KiB"
-    return f"{num_bytes / 2**20:.1f} MiB"
+def _text_of_a_pipe() -> str:
+    """Return the text on stdin, without the last line's end. `ValueError` if there is none."""
+    text = "" if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise ValueError('name a prompt, for example "Once upon a time", or send one by a pipe')
+    return text

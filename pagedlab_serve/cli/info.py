@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 
-from pagedlab.arguments import counted
+import typer
+
+from pagedlab import __version__
 from pagedlab.shipped import notebooks
-from pagedlab_serve.command_line import print_now
 
 PACKAGES = ("torch", "transformers", "triton", "numpy")
-EXTRAS = {  # a package of each extra, which shows whether it is installed
-    "notebooks": "jupyterlab",
-    "server": "fastapi",
-    "gguf": "gguf",
-}
+EXTRAS = {"notebooks": "jupyterlab", "server": "fastapi", "gguf": "gguf"}  # and a package of each
 
 
-def run() -> int:
-    """Print the lines and return the exit code. The lines that need torch are the last."""
-    print_now(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
+def info() -> None:
+    """Print versions, devices, and the model that would answer."""
+    typer.echo(f"pagedlab {__version__}")
+    typer.echo(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    versions = {each.name: each.version for each in distributions()}
     for package in PACKAGES:
-        print_now(f"{package} {_version(package)}")
+        typer.echo(f"{package} {versions.get(package, 'is not installed')}")
     for extra, module in EXTRAS.items():
         state = "installed" if find_spec(module) else f'pip install "pagedlab[{extra}]"'
-        print_now(f"extra {extra}: {state}")
-    print_now(f"notebooks: {notebooks()}")
-    _print_devices()
-    return 0
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _print_devices() -> None:
-    import torch  # takes seconds to import
+        typer.echo(f"extra {extra}: {state}")
+    typer.echo(f"notebooks: {notebooks()}")
+    import torch
 
     from pagedlab.loading import choose_model, locate
 
-    cpu = f"cpu with {counted(torch.get_num_threads(), 'thread')}"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    print_now(f"devices: {', '.join([cpu, *names])}")
+    typer.echo(f"devices: {', '.join([f'cpu, threads: {torch.get_num_threads()}', *names])}")
     model, reason = choose_model()
     locate(model)  # raises ValueError if there is no such model
-    print_now(f"model: {model} ({reason})")
+    typer.echo(f"model: {model} ({reason})")

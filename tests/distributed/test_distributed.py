@@ -32,7 +32,7 @@ from pagedlab.recipes.ranks.ranks import Ranks
 from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.recipes.ranks.workers import Workers
 from pagedlab.recipes.swap import SwappingScheduler
-from pagedlab_serve.__main__ import main
+from pagedlab_serve.cli.main import main
 from support.engines import (
     LENGTHS,
     NEW,
@@ -433,7 +433,7 @@ def test_nothing_of_this_process_is_changed(two):
 
 
 def test_the_command_line_says_what_is_wrong(capsys):
-    assert main(["Once upon", "--model", str(TINY_MODEL), "--ranks", "4", "--device", "cpu"]) == 2
+    assert main(["generate", "Once upon", "--model", str(TINY_MODEL), "--ranks", "4", "--device", "cpu"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "error: 2 KV heads cannot be shared evenly by 4 ranks: this model takes 1 or 2"
 

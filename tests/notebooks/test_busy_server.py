@@ -8,20 +8,20 @@ from openai import OpenAI
 from pagedlab import LLM
 from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
-from pagedlab_serve.engine_thread import EngineThread
+from pagedlab_serve.engine_thread import Ticket
 from support.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "13_serve_it.ipynb"
 
 
 def test_stop_strings_do_not_depend_on_which_tokens_come_together(tiny, monkeypatch):
-    deliver = vars(EngineThread)["_deliver"]
+    put = Ticket.put
 
-    def late(engine, loop):
+    def late(ticket, news):
         time.sleep(0.2)  # the loop is held up, the engine's thread is not
-        deliver(engine, loop)
+        put(ticket, news)
 
-    monkeypatch.setattr(EngineThread, "_deliver", late)
+    monkeypatch.setattr(Ticket, "put", late)
     (cell,) = (cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if "stop=stop" in cell.source)
     with BackgroundServer(create_app(LLM(tiny, num_blocks=64, verbose=False))) as server:
         names = {"client": OpenAI(base_url=f"{server.url}/v1", api_key="none"), "served": tiny.name}

@@ -1,0 +1,207 @@
+"""The live page: its data, its files, and a reader who asks there."""
+
+import json
+import subprocess
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import httpx
+import pytest
+from pagedlab_lessons.live_page import LivePage
+
+from pagedlab import LLM
+from pagedlab_serve.app import create_app
+from pagedlab_serve.background import BackgroundServer
+from support.accessibility import violations
+from support.engines import assert_idle
+from support.pages import in_browser, open_chromium, open_page
+from support.served import LONG, STORY, ask, client_of
+
+
+@contextmanager
+def serving(llm, **options):
+    """A live server, and afterwards every block free or cached."""
+    with BackgroundServer(create_app(llm, live_page=LivePage, **options)) as server:
+        yield server
+    assert_idle(llm)
+
+
+def test_live_page_needs_nothing_from_outside(tiny):
+    with serving(LLM(tiny, num_blocks=8)) as server:
+        for name in ("", "live_page.js", "stage.js", "stage.css"):
+            page = httpx.get(f"{server.url}/{name}")
+            assert page.status_code == 200
+            assert "http" not in page.text.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_a_key_sees_blocks_of_its_own(tiny):
+    """Of everybody else's, that they are used, and nothing more."""
+    with serving(LLM(tiny, num_blocks=512), api_keys={"a1": "lab", "a2": "lab", "b": "shop"}) as server:
+        asked = LONG | {"prompt": list(range(100, 140)), "stream": True}
+        running = [ask(client_of(server, key), **asked, n=n, seed=1) for key, n in (("a1", 1), ("b", 2))]
+        for stream in running:
+            for _ in range(10):
+                next(iter(stream))
+        names = {}
+        for key, texts, shared in (("a1", 1, 0), ("a2", 1, 0), ("b", 2, 2)):
+            frame = httpx.get(f"{server.url}/blocks", headers={"Authorization": f"Bearer {key}"}).json()
+            (step,) = frame["steps"]
+            names[key] = set(step["texts"])
+            own = {str(block) for text in step["texts"].values() for block in text["blocks"][1]}
+            assert len(step["texts"]) == texts
+            assert sum(count > 1 for count in step["counts"].values()) == shared
+            assert {count for block, count in step["counts"].items() if block not in own} == {1}
+            assert step.keys() == {"step", "used", "cached", "counts", "texts"}
+            assert all(text["words"] == [0, []] for text in step["texts"].values())
+        assert names["a1"] == names["a2"]
+        assert not names["a1"] & names["b"]
+        for stream in running:
+            stream.close()
+
+
+@pytest.mark.parametrize("keys", [None, ["k"]])
+def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny, keys):
+    with serving(LLM(tiny, num_blocks=256), api_keys=keys) as server:
+        running = ask(client_of(server, "k"), **LONG, stream=True)
+        next(iter(running))
+        state = httpx.get(f"{server.url}/blocks", headers={"Authorization": "Bearer k"}).json()
+        (step,) = state["steps"]
+        (text,) = step["texts"].values()
+        assert sum(step["counts"].values()) == step["used"] == len(text["blocks"][1]) > 0
+        assert (STORY in "".join(text["words"][1])) == (keys is None)
+        if keys is None:  # later, only what is new
+            more = {"steps": []}
+            while len(more["steps"]) < 5:  # what a reader gets may have been written before the first look
+                next(iter(running))
+                more = httpx.get(f"{server.url}/blocks", params={"since": 1}).json()
+            assert more["first"] == 1
+            (changed,) = more["steps"][0]["texts"].values()
+            assert ("prompt" in text, "prompt" in changed) == (True, False)
+            assert httpx.get(f"{server.url}/blocks", params={"since": 10**6}).json()["first"] == 0
+        running.close()
+
+
+@in_browser
+def test_live_page_in_a_browser(tiny):
+    with serving(LLM(tiny, num_blocks=256)) as server, open_page() as page:
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        running = ask(client_of(server), **LONG, stream=True)
+        next(iter(running))
+        page.locator(".pl-used").nth(3).wait_for()
+        page.locator('.pl-block[data-block="0"]').hover()
+        assert STORY in page.locator(".pl-detail").inner_text()
+        assert STORY in page.locator(".ps-words").inner_text()
+        running.close()
+        page.locator(".ps-text.ps-abort").wait_for(timeout=15_000)  # a live page is seconds behind, not half a minute
+        assert page.locator(".pl-used").count() == 0
+        page.locator(".pl-scrubber").fill("2")  # and back to when it was not
+        page.locator(".pl-used").first.wait_for()
+    assert all(url.startswith(server.url) for url in page.asked)
+
+
+@in_browser
+def test_a_reader_asks_on_the_live_page(tiny):
+    """The blocks of a large pool that are in use are drawn large, and axe finds nothing to say."""
+    viewport = {"width": 1200, "height": 1400}
+    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        page.locator("#question").fill("What is a drum? It's round.")
+        command = page.locator("#curl").inner_text()
+        page.get_by_role("button", name="Ask for two answers").click()
+        page.locator("#answers", has_text="\n\n").wait_for()
+        page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(1).wait_for(timeout=15_000)
+        assert page.locator(".pl-kept").count() > 1
+        assert page.locator(".pl-block").count() == 64
+        assert page.locator(".pl-block").first.bounding_box()["width"] > 20
+        assert not violations(page)
+    assert command == (
+        f"curl '{server.url}/v1/chat/completions' \\\n  -H 'Content-Type: application/json' \\\n"
+        """  -d '{"messages":[{"role":"user","content":"What is a drum? It'\\''s round."}]}'"""
+    )
+
+
+SEEN = """() => [...document.querySelectorAll(".ps-text.ps-running")].map((text) => {
+    const box = text.parentElement.getBoundingClientRect(), own = text.getBoundingClientRect();
+    return own.top >= box.top && own.bottom <= box.bottom + 1;
+})"""
+
+
+@in_browser
+def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(tiny):
+    viewport = {"width": 390, "height": 844}
+    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
+        page.goto(server.url)
+        for number in (1, 2):
+            # Longer than a block, which two answers then share as long as both run.
+            page.locator("#question").fill(f"Tell me a story of an old mill, a boat and a lantern, number {number}.")
+            page.get_by_role("button", name="Ask", exact=True).click()
+            page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number - 1).wait_for(timeout=15_000)
+        page.get_by_role("button", name="Ask for two answers").click()
+        page.locator(".ps-text.ps-running").nth(1).wait_for()
+        page.locator('[data-op="play"]').click()  # it stays at this step
+        states = page.locator(".ps-text").evaluate_all("texts => texts.map(text => text.classList[1])")
+        assert states[:2] == ["ps-running", "ps-running"]
+        assert page.evaluate(SEEN) == [True, True]
+        assert page.locator(".ps-short").count() == 2
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert page.locator(".pl-shared").count() > 0
+        assert not violations(page)
+
+
+@in_browser
+def test_the_live_page_says_once_that_the_server_is_gone(tiny):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        page.route("**/*", lambda route: route.abort())
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.locator("#answers", has_text="grows").wait_for(state="hidden")
+        page.locator("#trouble", has_text="The server does not answer.").wait_for()
+        assert page.locator("main").inner_text().count("does not answer") == 1
+
+
+@in_browser
+def test_a_reader_gives_the_live_page_its_key(tiny):
+    """The console names each refused request, so the test asks for a page without a check of the console."""
+    with serving(LLM(tiny, num_blocks=256), api_keys=["anna-1"]) as server, open_chromium() as chromium:
+        page = chromium.new_page()
+        page.goto(server.url)
+        page.get_by_label("API key").wait_for()
+        assert not violations(page)
+        page.get_by_label("API key").fill("tom-2")
+        page.get_by_role("button", name="Use this key").click()
+        page.locator("#unlock").wait_for()  # a wrong key: the page asks again
+        page.get_by_label("API key").fill("anna-1")
+        page.get_by_role("button", name="Use this key").click()
+        page.locator(".pl-empty").first.wait_for()
+        page.locator("#unlock").wait_for(state="hidden")
+        assert "-H 'Authorization: Bearer anna-1'" in page.locator("#curl").inner_text()
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.locator("#answers", has_text="blue").wait_for()
+        stored = page.evaluate("[localStorage.length, sessionStorage.length, document.cookie, location.hash]")
+    assert stored == [0, 0, "", ""]
+
+
+@in_browser
+def test_a_key_in_the_pages_address_is_one_word_of_the_command(tiny, tmp_path):
+    key = "it's'; touch PLANTED; $(touch PLANTED) '`touch PLANTED`"
+    with serving(LLM(tiny, num_blocks=256), api_keys=[key]) as server, open_page() as page:
+        page.goto(f"{server.url}/#{quote(key)}")
+        page.locator(".pl-empty").first.wait_for()
+        command = page.locator("#curl").inner_text()
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S602
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@in_browser
+@pytest.mark.parametrize("fragment", ["100%", "%E4", "%zz", ""])
+def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
+    with serving(LLM(tiny, num_blocks=64)) as server, open_page() as page:
+        page.goto(f"{server.url}/#{fragment}")
+        page.locator(".pl-empty").first.wait_for()
+        assert "Authorization" not in page.locator("#curl").inner_text()
+        assert "Each question stands alone" in page.locator("main").inner_text()
