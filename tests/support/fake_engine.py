@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from pagedlab import BlockPool, BlockTable
+from pagedlab.scheduler import Plan
+
+
+@dataclass(eq=False)
+class Text:
+    """A sequence with a name of its own."""
+
+    name: str
+    table: BlockTable
+    token_ids: list[int]
+    request_id: int = 0
+    nth: int = 0
+    num_prompt_tokens: int = 0
+    finish_reason: str | None = None
 
 
 class FakeEngine:
-    """The least that a stage needs of an engine. Token i decodes to "i "."""
+    """The least that a recorder needs of an engine. Token i decodes to "i "."""
 
     def __init__(self, num_blocks: int = 32, block_size: int = 4) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        self.running: list[Any] = []
+        self.running: list[Text] = []
         self.callbacks: list[Any] = []
+        self.plan = Plan()
+        self.model = SimpleNamespace(name="")
+        self.scheduler = SimpleNamespace(queues=lambda: {"running": self.running})
 
     def on_step(self, callback: Any) -> Any:
         self.callbacks.append(callback)
@@ -23,8 +42,8 @@ class FakeEngine:
         subscription.callback(self.callbacks.remove, callback)
         return subscription.close
 
-    def sequences(self) -> list[Any]:
-        return self.running
+    def on_forward(self, callback: Any) -> Callable[[], None]:
+        return lambda: None
 
     def decode(self, ids: list[int]) -> str:
         return "".join(f"{i} " for i in ids)
@@ -32,7 +51,7 @@ class FakeEngine:
     def add(self, name: str, tokens: int) -> None:
         table = BlockTable(self.pool)
         table.append(tokens)
-        self.running.append(SimpleNamespace(name=name, table=table, token_ids=list(range(tokens))))
+        self.running.append(Text(name, table, list(range(tokens)), len(self.running)))
 
     def step(self) -> None:
         for sequence in self.running:

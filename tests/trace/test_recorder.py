@@ -13,8 +13,8 @@ from pagedlab_lessons.timeline import run_of
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.speculative import Drafting, PromptLookup
 from pagedlab.recipes.swap import SwappingScheduler
-from pagedlab.recipes.trace import Recorder, Replay, check_recording, moments, record
-from pagedlab.recipes.trace.format import FORMAT, RECORDING_FIELDS, STEP_FIELDS, TEXT_FIELDS
+from pagedlab.recipes.trace import Recorder, Replay, load_recording, moments, record
+from pagedlab.recipes.trace.format import FORMAT
 from pagedlab.scheduler import Scheduler
 from support.engines import exactly, output_of
 from support.paths import ROOT
@@ -139,7 +139,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
         while llm.num_unfinished:
             llm.step()
         stop()
-    recording = check_recording(json.loads(json.dumps(recorder.recording)))  # as a file has it
+    recording = json.loads(json.dumps(recorder.recording))  # as a file has it
     replay = Replay(recording)
     assert len(replay) == len(states)
     for step, expected in enumerate(states):
@@ -188,7 +188,7 @@ def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
 def test_ids_and_chances_are_noted_for_whoever_asks(tiny):
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
     params = exactly(6, temperature=0.8, seed=3)
-    recording = check_recording(record(llm, [PROMPTS[1]], [params], ids=True, chances=3))
+    recording = record(llm, [PROMPTS[1]], [params], ids=True, chances=3)
     last = Replay(recording).seek(len(recording["steps"]) - 1).sequences["r0"]
     assert llm.decode(last.ids) == "".join(last.words)
     rows = [step["likely"]["r0"] for step in recording["steps"][1:]]
@@ -212,7 +212,7 @@ def test_without_words_it_still_knows_how_long_each_sequence_is():
             for _ in range(3):
                 engine.add(8, 20)
             engine.run()
-        recordings.append(check_recording(recorder.recording))
+        recordings.append(recorder.recording)
     with_words, without = (run_of(recording) for recording in recordings)
     assert with_words.summary() == without.summary()
     assert [row.kinds for row in with_words.rows] == [row.kinds for row in without.rows]
@@ -226,7 +226,7 @@ def test_readings_are_taken_after_each_step():
     with Recorder(engine, readings={"free": lambda: engine.pool.num_free}) as recorder:
         engine.add(8, 5)
         engine.run()
-    first, *steps = check_recording(recorder.recording)["steps"]
+    first, *steps = recorder.recording["steps"]
     assert "readings" not in first
     assert [step["readings"]["free"] for step in steps] == [64 - step["used"] for step in steps]
 
@@ -235,7 +235,7 @@ def test_a_recorder_takes_an_engine_and_a_function(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
     with refused("^on_step must be a function without arguments, got 5$"):
         Recorder(llm, on_step=5)
-    with refused("^llm must have the methods pool, on_step, decode, and NoneType lacks"):
+    with refused("^llm must have the methods model, pool, .*, and NoneType lacks"):
         Recorder(None)
     assert not llm._step_callbacks
     assert not llm.pool.callbacks
@@ -293,11 +293,37 @@ def test_a_recorder_that_is_closed_watches_nothing(tiny):
     assert not llm.pool.callbacks
 
 
-def test_the_page_of_the_format_describes_each_field():
+@pytest.mark.parametrize("other", [None, [], {}, {"format": 1, "steps": [{"step": 0}]}, {"format": 2, "steps": []}])
+def test_a_recording_of_another_format_is_refused_in_one_line(other, tmp_path):
+    (file := tmp_path / "other.json").write_text(json.dumps(other))
+    for read in (lambda: load_recording(file), lambda: Replay(other)):
+        with refused(r"^this is no recording of format 2: Stage\(llm\).save\(path\) writes one$"):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b"{'format': 1}"])
+def test_a_file_that_is_no_json_is_refused_in_one_line(content, tmp_path):
+    (file := tmp_path / "recording.json").write_bytes(content)
+    with refused("recording.json is no recording, because it is no JSON: [^\n]+$"):
+        load_recording(file)
+
+
+def test_the_page_of_the_format_describes_each_field(tiny):
+    """Of two runs that have every field, but for those of a preempted sequence."""
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert described >= {*RECORDING_FIELDS, *STEP_FIELDS[FORMAT], *TEXT_FIELDS[FORMAT]}
+    llm = Drafting(tiny, num_blocks=16, block_size=4, drafter=PromptLookup(k=3), verbose=False)
+    free = {"free": lambda: llm.pool.num_free}
+    recordings = [
+        record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free),
+        record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False),
+    ]
+    steps = [step for recording in recordings for step in recording["steps"]]
+    fields = {*recordings[0], *(field for step in steps for field in step)}
+    fields |= {field for step in steps for text in step.get("texts", {}).values() for field in text}
+    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "likely", "readings", "length", "ids"}
+    assert fields <= described
 
 
 def test_the_example_of_the_page_about_recordings_prints_what_the_page_says(capsys, monkeypatch):

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 from pagedlab_lessons.checks.scheduling import ToyEngine
@@ -19,7 +18,7 @@ from pagedlab_lessons.widgets.replayed import answers_of, grid_of
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay, pieces
 from support.engines import exactly
-from support.fake_engine import FakeEngine
+from support.fake_engine import FakeEngine, Text
 from support.plain_pool import PlainPool
 
 PROMPTS = [
@@ -46,7 +45,7 @@ def test_samples_share_and_copy():
     with Stage(engine) as stage:
         engine.add("a", 6)
         first = engine.running[0]
-        engine.running.append(SimpleNamespace(name="b", table=first.table.fork(), token_ids=[*range(6)]))
+        engine.running.append(Text("b", first.table.fork(), [*range(6)], 1))
         engine.step()
     assert stage.recorded["steps"][-1]["copies"] == [[1, 2]]
     grid = grid_of(stage.replay())
@@ -98,7 +97,7 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path, tiny):
         again.seek(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
     for wrong in (tmp_path / "other.json", {"steps": []}):
-        with pytest.raises(ValueError, match="no recording of format 1 or 2"):
+        with pytest.raises(ValueError, match="no recording of format 2"):
             Stage(wrong)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from itertools import count, product
+from types import SimpleNamespace
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
@@ -32,7 +33,7 @@ PATIENCE = 3  # how often the first in the queue may be passed
 class ToyEngine:
     """A scheduler at work, without a model: a sequence's next token is a number.
 
-    It has what `trace.Recorder` asks of an engine. A swap changes tables only.
+    It has the attributes of `LLM` that `trace.Recorder` reads. A swap changes tables only.
 
     Args:
         scheduler: the scheduler's class.
@@ -52,6 +53,7 @@ class ToyEngine:
         roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8}
         self.scheduler = scheduler(self.pool, **roomy | options)
         self.plan = self.scheduler.plan  # the latest step's
+        self.model = SimpleNamespace(name="")
         self._ids = count()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -61,6 +63,10 @@ class ToyEngine:
         subscription = ExitStack()
         subscription.callback(self._callbacks.remove, callback)
         return subscription.close
+
+    def on_forward(self, callback: Callable[[Plan, Any], None]) -> Callable[[], None]:
+        """Return a function that does nothing: no forward pass ever runs."""
+        return lambda: None
 
     def sequences(self) -> list[Sequence]:
         """Return the sequences that hold blocks."""

@@ -41,7 +41,7 @@ class Stage(Page):
             the name in place of "r0".
 
     Raises:
-        ValueError: Names the first field of a recording that is wrong.
+        ValueError: If a recording has another format.
     """
 
     _esm: Any = live_script("stage")

@@ -10,7 +10,7 @@ recording: the stage, the timeline, the pictures of the notebooks, the server's 
     state = Replay(recorder.recording).seek(3)
 """
 
-from pagedlab.recipes.trace.format import check_recording, load_recording
+from pagedlab.recipes.trace.format import load_recording
 from pagedlab.recipes.trace.recorder import Recorder, record
 from pagedlab.recipes.trace.replay import Replay, SequenceState, moments
 from pagedlab.recipes.trace.words import pieces
@@ -19,7 +19,6 @@ __all__ = [
     "Recorder",
     "Replay",
     "SequenceState",
-    "check_recording",
     "load_recording",
     "moments",
     "pieces",

@@ -13,6 +13,8 @@ from pagedlab.recipes.trace.replay import Replay
 from pagedlab.recipes.trace.sequence_log import SequenceLog
 from pagedlab.recipes.trace.step_log import StepLog
 
+ENGINE = ("model", "pool", "scheduler", "plan", "decode", "on_step", "on_forward")
+
 Reading = Callable[[], Any]  # returns a number, None, or lists of them in lists
 
 
@@ -22,13 +24,12 @@ class Recorder(ExitStack):
     It listens in the thread that runs the engine, and changes nothing of it.
 
     Args:
-        llm: has `pool`, `on_step(callback) -> unsubscribe`, `decode(token_ids) -> str`, and either
-            `scheduler` and `plan` as `LLM` does, or `sequences()`, whose items have `name`, `table`
-            and `token_ids`.
+        llm: an `LLM`, or an engine with these attributes of it: `model.name`, `pool`, `scheduler`,
+            `plan`, `decode`, `on_step` and `on_forward`.
         words: note the text of each token, and not only the blocks.
         ids: note the token ids.
-        chances: of each sampled token, note this many: itself and the likeliest others. Needs an
-            engine with `on_forward`, whose steps do not run ahead of the host.
+        chances: of each sampled token, note this many: itself and the likeliest others. Steps that
+            run ahead of the host have none.
         readings: functions whose values are noted after each step, by name: numbers, None, or lists
             of them in lists.
         drawn: blocks whose changes are noted one by one, at most.
@@ -51,7 +52,7 @@ class Recorder(ExitStack):
         most: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
-        with_methods("llm", llm, ("pool", "on_step", "decode"))
+        with_methods("llm", llm, ENGINE)
         if on_step is not None:
             a_function("on_step", on_step, "without arguments")
         super().__init__()
@@ -59,14 +60,14 @@ class Recorder(ExitStack):
         drawn = min(pool.num_blocks, drawn)
         self.recording: dict[str, Any] = {
             "format": FORMAT,
-            "model": getattr(getattr(llm, "model", None), "name", ""),
+            "model": llm.model.name,
             "block_size": pool.block_size,
             "num_blocks": pool.num_blocks,
             "drawn": drawn,
             "steps": [],
         }
         self.forgotten = 0  # steps
-        self.engine_steps = 0
+        self._engine_steps = 0
         self._readings = dict(readings or {})
         self._most = most
         self._after_step = on_step
@@ -83,11 +84,6 @@ class Recorder(ExitStack):
         """The recording so far."""
         return self.recording["steps"]
 
-    @property
-    def looks(self) -> Mapping[str, int]:
-        """The running number of each sequence, by name."""
-        return self._sequence_log.looks
-
     def update(self) -> None:
         """Add what has changed since the last step, if anything has."""
         changes = self._changes()
@@ -95,8 +91,8 @@ class Recorder(ExitStack):
             self._add(changes)
 
     def _on_step(self) -> None:
-        self.engine_steps += 1
-        run = self._step_log.take()
+        self._engine_steps += 1
+        run = self._step_log.take(self._sequence_log.was_swapped)
         readings = {name: read() for name, read in self._readings.items()}
         if readings:
             run["readings"] = readings
@@ -115,7 +111,7 @@ class Recorder(ExitStack):
 
     def _add(self, fields: dict[str, Any]) -> None:
         totals = self._pool_log.totals()
-        self.steps.append({"step": self.engine_steps, **totals, **fields})
+        self.steps.append({"step": self._engine_steps, **totals, **fields})
 
     def _forget(self, older: int) -> None:
         first = Replay(self.recording).seek(older).whole()

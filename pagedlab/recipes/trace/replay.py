@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import takewhile
 from typing import Any
 
 from pagedlab.arguments import integer
-from pagedlab.recipes.trace.format import QUEUES, check_format, request_of
+from pagedlab.recipes.trace.format import QUEUES, check_format
 
 LISTS = ("blocks", "words", "ids")  # of a sequence: a change is [n, items], after the first n
 
@@ -18,10 +19,10 @@ class SequenceState:
     Args:
         look: its running number, which decides its colour.
         prompt: tokens of its prompt.
-        state: "waiting", "running", "swapped", "stop", "length", "abort", "error" or "dropped".
+        state: "waiting", "running", "swapped", "stop", "length", "abort" or "error".
         tokens: how many tokens its table holds.
-        blocks: the block ids of its table.
         length: how many tokens it has; the last one need not be in the table.
+        blocks: the block ids of its table.
         words: the text of each token that it has, if they were recorded.
         ids: its token ids, if they were recorded.
     """
@@ -50,12 +51,6 @@ class SequenceState:
         """The text of each token after its prompt."""
         return self.words[self.prompt :]
 
-    def words_in(self, entry: int, block_size: int) -> list[str]:
-        """The words that the block of this table entry holds."""
-        start = entry * block_size
-        stop = min(self.tokens, start + block_size)
-        return self.words[start:stop]
-
     def changed(self, change: dict[str, Any]) -> SequenceState:
         """The state after a change, as a step of a recording has it."""
         new = dict(change)
@@ -64,8 +59,35 @@ class SequenceState:
                 keep, items = change[name]
                 new[name] = getattr(self, name)[:keep] + items
         if "words" in new:
-            new.setdefault("length", len(new["words"]))
+            new["length"] = len(new["words"])
         return replace(self, **new)
+
+    def since(self, before: SequenceState) -> dict[str, Any]:
+        """The change that leads from another state to this one, as a step of a recording has it."""
+        change: dict[str, Any] = {}
+        for each in fields(self):
+            old = getattr(before, each.name)
+            new = getattr(self, each.name)
+            if each.name in LISTS and old != new:
+                keep = num_equal(old, new)
+                change[each.name] = [keep, new[keep:]]
+            elif old != new:
+                change[each.name] = new
+        if self.words:  # they tell it
+            change.pop("length", None)
+        return change
+
+    def whole(self) -> dict[str, Any]:
+        """The first change of a sequence that has this state."""
+        always = {"look": self.look, "prompt": self.prompt, "blocks": [0, self.blocks]}
+        return always | self.since(SequenceState())
+
+
+def num_equal(a: list[int], b: list[int]) -> int:
+    """How many items both lists begin with."""
+    if a == b[: len(a)]:
+        return len(a)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 class Replay:
@@ -87,10 +109,7 @@ class Replay:
     """
 
     def __init__(self, recording: dict[str, Any]) -> None:
-        check_format(recording)
-        if not recording.get("steps"):
-            raise ValueError("recording.steps must have at least one step, got none")
-        self.recording = recording
+        self.recording = check_format(recording)
         self.steps: list[dict[str, Any]] = recording["steps"]
         self._rewind()
 
@@ -124,36 +143,17 @@ class Replay:
         for block_id, count in self.now.get("counts", {}).items():
             self.counts[int(block_id)] = count
         for block_id, is_kept in self.now.get("kept", {}).items():
-            if is_kept:
-                self.kept.add(int(block_id))
-            else:
-                self.kept.discard(int(block_id))
+            change = self.kept.add if is_kept else self.kept.discard
+            change(int(block_id))
         self.copied += len(self.now.get("copies", ()))
-        self._apply_sequences(self.now.get("texts", {}))
-
-    def _apply_sequences(self, changes: dict[str, dict[str, Any]]) -> None:
-        """Replace the states that change; nothing that a caller may have kept is written to."""
-        if not changes:
-            return
-        self.sequences = dict(self.sequences)
-        for name, change in changes.items():
+        self.sequences = dict(self.sequences)  # a caller may have kept the one before
+        for name, change in self.now.get("texts", {}).items():
             before = self.sequences.get(name, SequenceState())
             self.sequences[name] = before.changed(change)
 
-    def of_request(self, request: str) -> list[SequenceState]:
-        """The sequences of a request, without those that were dropped."""
-        return [
-            sequence
-            for name, sequence in self.sequences.items()
-            if request_of(name) == request and sequence.state != "dropped"
-        ]
-
     def whole(self) -> dict[str, Any]:
         """A first step that says the same as all up to this one, without sequences that ended."""
-        texts = {}
-        for name, sequence in self.sequences.items():
-            if sequence.is_unfinished:
-                texts[name] = _whole_sequence(sequence)
+        texts = {name: each.whole() for name, each in self.sequences.items() if each.is_unfinished}
         counts = {block_id: count for block_id, count in enumerate(self.counts) if count}
         kept = dict.fromkeys(self.kept, 1)
         return {**self.now, "counts": counts, "kept": kept, "texts": texts}
@@ -163,23 +163,6 @@ class Replay:
         steps = range(len(self.steps))
         with_copy = [i for i in steps if "copies" in self.steps[i]]
         return max(with_copy or steps, key=lambda i: (self.steps[i].get("used", 0), i))
-
-
-def _whole_sequence(sequence: SequenceState) -> dict[str, Any]:
-    """The first change of a sequence that has this state."""
-    change: dict[str, Any] = {
-        "look": sequence.look,
-        "prompt": sequence.prompt,
-        "state": sequence.state,
-        "tokens": sequence.tokens,
-        "blocks": [0, sequence.blocks],
-        "words": [0, sequence.words],
-    }
-    if not sequence.words:
-        change["length"] = sequence.length
-    if sequence.ids:
-        change["ids"] = [0, sequence.ids]
-    return change
 
 
 def moments(recording: dict[str, Any]) -> list[dict[str, SequenceState]]:

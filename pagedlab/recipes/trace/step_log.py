@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+from pagedlab.recipes.trace.replay import num_equal
 from pagedlab.recipes.trace.words import pieces
-
-
-@dataclass
-class Forward:
-    """The facts that are only known while a step runs, before its tokens are sampled.
-
-    Args:
-        plan: the step's plan.
-        tables: the block ids of each sequence that it computes, by name.
-        likely: of each sequence that samples a token, how likely the tokens are.
-    """
-
-    plan: Any = None
-    tables: dict[str, list[int]] = field(default_factory=dict)
-    likely: dict[str, Any] = field(default_factory=dict)
+from pagedlab.scheduler import Chunk, Plan, Sequence
 
 
 class StepLog:
@@ -37,84 +24,68 @@ class StepLog:
         self._llm = llm
         self._words = words
         self._chances = chances
-        self._forward = Forward()
-        self._swapped: set[str] = set()  # sequences whose KV is in CPU memory
+        # What is only known while a step runs, before its tokens are sampled:
+        self._plan: Plan | None = None
+        self._tables: dict[Sequence, list[int]] = {}
+        self._likely: dict[Sequence, Any] = {}  # the distribution of its next token
 
-    def listen(self, stack: Any) -> None:
+    def listen(self, stack: ExitStack) -> None:
         """Follow the engine's forward passes until the `ExitStack` is closed."""
-        on_forward = getattr(self._llm, "on_forward", None)
-        if on_forward is not None:
-            stack.callback(on_forward(self._on_forward))
+        stack.callback(self._llm.on_forward(self._on_forward))
 
-    def take(self) -> dict[str, Any]:
+    def take(self, was_swapped: Callable[[Sequence], bool]) -> dict[str, Any]:
         """The fields of a recording's step for the step that has just ended."""
-        plan = getattr(self._llm, "plan", None)
-        if plan is None:
-            return {}
-        sequences = {chunk.sequence.name: chunk.sequence for chunk in plan.chunks}
+        plan = self._llm.plan
+        admitted = plan.admitted.items()
         fields: dict[str, Any] = {
             "computed": {c.sequence.name: [c.start, c.stop] for c in plan.chunks},
-            "admitted": {each.name: tokens for each, tokens in plan.admitted.items()},
+            "admitted": {each.name: found for each, found in admitted if not was_swapped(each)},
+            "resumed": [each.name for each in plan.admitted if was_swapped(each)],
             "preempted": {each.name: how for each, how in plan.preempted.items()},
-            "drafts": self._drafts(plan),
+            "drafts": {c.sequence.name: self._draft(c) for c in plan.chunks if c.guesses},
         }
-        fields["resumed"] = [name for name in fields["admitted"] if name in self._swapped]
-        for name in fields["resumed"]:
-            del fields["admitted"][name]
-        swapped = [name for name, how in fields["preempted"].items() if how == "swap"]
-        self._swapped = self._swapped.difference(fields["resumed"]).union(swapped)
-        forward = self._forward
-        self._forward = Forward()
-        if forward.plan is plan:  # a step that runs ahead of the host has none
-            fields["held"] = _other_tables(forward.tables, sequences)
-            fields["likely"] = self._sampled(forward.likely, sequences)
+        if self._plan is plan:  # a step that runs ahead of the host shows no forward pass
+            fields["held"] = {
+                sequence.name: block_ids
+                for sequence, block_ids in self._tables.items()
+                if block_ids != sequence.table.block_ids
+            }
+            fields["likely"] = self._sampled()
         return {name: value for name, value in fields.items() if value}
 
-    def _on_forward(self, plan: Any, logits: Any) -> None:
-        tables = {c.sequence.name: list(c.sequence.table.block_ids) for c in plan.chunks}
-        likely = {}
+    def _on_forward(self, plan: Plan, logits: Any) -> None:
+        self._plan = plan
+        self._tables = {c.sequence: list(c.sequence.table.block_ids) for c in plan.chunks}
         if self._chances:
-            from pagedlab.recipes.trace.chances import (
-                next_token_chances,  # needs torch; the rest does not
-            )
+            from pagedlab.recipes.trace.chances import distributions  # needs torch
 
-            likely = next_token_chances(plan, logits)
-        self._forward = Forward(plan, tables, likely)
+            self._likely = distributions(plan, logits)
 
-    def _drafts(self, plan: Any) -> dict[str, Any]:
-        """The drafts that the step checked, by the sequence's name."""
-        drafts = {}
-        for chunk in plan.chunks:
-            if not chunk.guesses:
-                continue
-            position = chunk.stop - len(chunk.guesses)
-            known = chunk.sequence.token_ids
-            pairs = zip(chunk.guesses, known[position:], strict=False)
-            noted: dict[str, Any] = {
-                "position": position,
-                "tokens": len(chunk.guesses),
-                "accepted": sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)),
-            }
-            if self._words:
-                ids = [*known[:position], *chunk.guesses]
-                noted["words"] = pieces(self._llm.decode, ids, position)
-            drafts[chunk.sequence.name] = noted
-        return drafts
+    def _draft(self, chunk: Chunk) -> dict[str, Any]:
+        """A draft that the step checked."""
+        position = chunk.stop - len(chunk.guesses)
+        known = chunk.sequence.token_ids
+        drafted = list(chunk.guesses)
+        noted: dict[str, Any] = {
+            "position": position,
+            "tokens": len(drafted),
+            "accepted": num_equal(drafted, known[position:]),
+        }
+        if self._words:
+            noted["words"] = pieces(self._llm.decode, known[:position] + drafted, position)
+        return noted
 
-    def _sampled(self, likely: dict[str, Any], sequences: dict[str, Any]) -> dict[str, Any]:
+    def _sampled(self) -> dict[str, Any]:
         """The sampled token and the likeliest others, by the sequence's name."""
         sampled = {}
-        for name, chances in likely.items():
-            ids = sequences[name].token_ids
-            if chances.position < len(ids):
-                tokens = chances.likeliest(ids[chances.position], self._chances)
-                rows = [[t, self._llm.decode([t]), round(p, 6)] for t, p in tokens]
-                sampled[name] = {"of": chances.vocabulary, "tokens": rows}
+        for sequence, (position, distribution) in self._likely.items():
+            if position < len(sequence.token_ids):
+                token_id = sequence.token_ids[position]
+                others = distribution.topk(min(self._chances, len(distribution))).indices.tolist()
+                ids = [token_id, *(other for other in others if other != token_id)]
+                rows = [
+                    [each, self._llm.decode([each]), round(distribution[each].item(), 6)]
+                    for each in ids[: self._chances]
+                ]
+                sampled[sequence.name] = {"of": len(distribution), "tokens": rows}
         return sampled
-
-
-def _other_tables(tables: dict[str, list[int]], sequences: dict[str, Any]) -> dict[str, list[int]]:
-    """The tables during the step that are not those after it: it ended, or a draft was rejected."""
-    return {
-        name: blocks for name, blocks in tables.items() if blocks != sequences[name].table.block_ids
-    }
