@@ -9,7 +9,7 @@ from pagedlab.engine import EagerRunner, Runner
 from pagedlab.kernels import compiles_for
 from pagedlab.outputs import Completion
 from pagedlab.recipes.ranks import Ranked
-from pagedlab.recipes.speculative import Drafter, Drafting
+from pagedlab.recipes.speculative import Drafter, SpeculativeLLM
 from pagedlab_fast.choose import choose
 from pagedlab_fast.run_ahead import RunAhead
 from pagedlab_fast.runner import FastRunner
@@ -20,7 +20,7 @@ GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmar
 Wanted = bool | Literal["auto"]
 
 
-class LLM(Drafting, Ranked):
+class LLM(SpeculativeLLM, Ranked):
     """A language model that gives the answers of `pagedlab.LLM` sooner.
 
     Args:

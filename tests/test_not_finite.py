@@ -17,7 +17,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.speculative import Drafting, DraftModel, PromptLookup
+from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
 from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab.sampling import NO_TOKEN, sample_rows
 from pagedlab_serve.app import create_app
@@ -98,7 +98,7 @@ ASKED = {
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_it_ends_its_own_request(tiny, breaking, prompts, answers, place, drafter, asked):
     texts = dict(zip(map(tuple, prompts), answers, strict=True))
-    llm = engine(breaking, kind=Drafting, drafter=DRAFTERS[drafter](tiny, texts))
+    llm = engine(breaking, kind=SpeculativeLLM, drafter=DRAFTERS[drafter](tiny, texts))
     (first,), *others = [done.outputs for done in llm.generate(prompts, exactly(NEW, **asked))]
     assert (first.finish_reason, first.error) == ("error", NOT_FINITE)
     # Attention multiplies what a row does not see by 0, and 0 * NaN is NaN. So a draft with the token breaks the row
@@ -119,7 +119,7 @@ def test_it_ends_its_own_request(tiny, breaking, prompts, answers, place, drafte
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_model_that_breaks_ends_its_drafts_alone(tiny, breaking, prompts, answers, temperature):
-    llm = engine(tiny, kind=Drafting, drafter=DraftModel(breaking, k=3))
+    llm = engine(tiny, kind=SpeculativeLLM, drafter=DraftModel(breaking, k=3))
     params = exactly(NEW, temperature=temperature, top_k=1)
     assert [done.outputs[0].token_ids for done in llm.generate(prompts, params)] == answers
     assert_idle(llm)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pagedlab import SamplingParams
 from pagedlab.model import Model
-from pagedlab.recipes.speculative import Draft, DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
+from pagedlab.recipes.speculative import Draft, Drafter, DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.sampling import probabilities
 from pagedlab.scheduler import Scheduler
@@ -41,22 +41,19 @@ from support.toy import toy
 class Poisoned(DraftModel):
     """A draft model whose cache is full of NaN before it is used."""
 
-    def _begin(self):
-        super()._begin()
+    def _begin(self, llm):
+        super()._begin(llm)
         poison(self._cache)
 
 
-class Scripted:
+class Scripted(Drafter):
     """Proposes what `say` returns for a text and a limit."""
 
     def __init__(self, k, say):
         self.k, self.say = k, say
 
-    def attach(self, llm):
-        return 0
-
-    def propose(self, asks):
-        return [Draft(self.say(ask.sequence, ask.limit)) for ask in asks]
+    def propose(self, llm, limits):
+        return {sequence: Draft(self.say(sequence, limit)) for sequence, limit in limits.items()}
 
 
 @pytest.fixture(scope="module")
@@ -370,6 +367,7 @@ def test_a_thousand_rejections(tiny, rng):
         ("71235236123", 1, "5"),  # longer endings come first
         ("44", 3, "444"),  # it runs into itself
         ("1212", 5, "12121"),
+        ("123456123", 2, "45"),
         ("123", 4, ""),
         ("1", 4, ""),
     ],
@@ -383,8 +381,8 @@ def test_what_cannot_speculate(tiny):
     for wrong in (4, "lookup", PromptLookup):
         with refused(r"drafter is PromptLookup\(k=4\), DraftModel\(model, k=4\) or None"):
             SpeculativeLLM(tiny, num_blocks=8, drafter=wrong)
-    with refused("max_ngram must be a whole number of at least 2"):
-        PromptLookup(4, max_ngram=1, min_ngram=2)
+    with refused("k, the tokens of a draft, must be a whole number of at least 1, got 0"):
+        PromptLookup(0)
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         SpeculativeLLM(tiny, num_blocks=8, drafter=DraftModel(other))

@@ -19,23 +19,23 @@ normalised. The result is distributed as p (Leviathan, Kalman, Matias, 2023, app
 
 from __future__ import annotations
 
-import weakref
-from array import array
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
-from os.path import commonprefix
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from operator import ne
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pagedlab.arguments import integer
 from pagedlab.batch import build_batch
-from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.engine import LLM
+from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, load_model
 from pagedlab.sampling import NO_TOKEN, Sampled, invert, probabilities, sample_chunks, uniform
-from pagedlab.scheduler import Chunk, Plan, Sequence, blocks_to_append
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence, blocks_to_append
 from pagedlab.stats import Stats
 
 # Random numbers for one token must not depend on each other, so each use has its own stream.
@@ -46,61 +46,59 @@ ACCEPT_STREAM = 0x14057B7EF767814F
 # Drafters -----------------------------------------------------------------------------------------
 
 
-class Draft(NamedTuple):
+@dataclass
+class Draft:
     """Proposed tokens.
 
     Args:
-        tokens: n token ids.
-        probs: [n, V], the distributions that they were sampled from; None if they are certain.
+        tokens: the token ids.
+        probs: for each of them the distribution [V] that it was sampled from; empty if the drafter
+            is certain of them.
     """
 
-    tokens: list[int]
-    probs: Tensor | None = None
+    tokens: list[int] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
 
 
-class Ask(NamedTuple):
-    """Asks for a draft of at most `limit` tokens after a sequence."""
+class Drafter:
+    """Proposes tokens: `PromptLookup`, `DraftModel`, or your own subclass.
 
-    sequence: Sequence
-    limit: int
+    Args:
+        k: tokens of a draft, at most.
+    """
 
+    def __init__(self, k: int = 4) -> None:
+        self.k = integer("k, the tokens of a draft,", k, 1)
 
-class Drafter(Protocol):
-    """Proposes tokens: `PromptLookup`, `DraftModel`, or your own class with these members."""
-
-    k: int
-
-    def attach(self, llm: LLM) -> int:
-        """Prepare for an engine, whose model is loaded.
+    def attach(self, model: Model, block_size: int) -> int:
+        """Prepare for an engine's model.
 
         Returns:
             The bytes of memory that the drafter needs for each of the engine's blocks.
         """
         return 0
 
-    def propose(self, asks: Seq[Ask]) -> list[Draft]:
-        """Return one draft for each ask, in order. A draft may be empty."""
+    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
+        """Return a draft for each sequence, of as many tokens as its limit or fewer."""
+        raise NotImplementedError
 
 
 class PromptLookup(Drafter):
     """Proposes the k tokens that followed the latest earlier place that looks like the end.
 
-    It compares the last max_ngram tokens first, then fewer, down to min_ngram. It needs no model
-    and no memory, and is good if the answer copies from the prompt or repeats itself.
+    It compares the last three tokens first, then two, then one. It needs no model and no memory,
+    and is good if the answer copies from the prompt or repeats itself.
 
     Args:
         k: tokens of a draft.
-        max_ngram, min_ngram: how many of the last tokens are compared.
     """
 
-    def __init__(self, k: int = 4, max_ngram: int = 3, min_ngram: int = 1) -> None:
-        self.k = integer("k, the tokens of a draft,", k, 1)
-        self.min_ngram = integer("min_ngram", min_ngram, 1)
-        self.max_ngram = integer("max_ngram", max_ngram, self.min_ngram)
-
-    def propose(self, asks: Seq[Ask]) -> list[Draft]:
+    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
         """Look up a draft for each sequence."""
-        return [Draft(self.look_up(ask.sequence.token_ids, ask.limit)) for ask in asks]
+        return {
+            sequence: Draft(self.look_up(sequence.token_ids, limit))
+            for sequence, limit in limits.items()
+        }
 
     def look_up(self, token_ids: list[int], limit: int) -> list[int]:
         """Return `limit` tokens, or none if the last tokens were not seen before.
@@ -109,9 +107,8 @@ class PromptLookup(Drafter):
             token_ids: the tokens of a sequence.
             limit: how many tokens to return.
         """
-        # One character a token: Python searches a string of 2,000 in 12 us, and a list in 400.
-        text = array("I", token_ids).tobytes().decode("utf-32-le", "surrogatepass")
-        for n in range(min(self.max_ngram, len(text) - 1), self.min_ngram - 1, -1):
+        text = "".join(map(chr, token_ids))  # one character a token: Python searches texts fast
+        for n in (3, 2, 1):
             start = text.rfind(text[-n:], 0, -1)  # the latest place before the end itself
             if start >= 0:
                 found = token_ids[start + n :]
@@ -124,8 +121,8 @@ class PromptLookup(Drafter):
 class DraftModel(Drafter):
     """Proposes k tokens that a smaller model with the same tokenizer writes, one by one.
 
-    The model has its own KV cache and its own pool of blocks. Each sequence has a shadow there: the
-    same tokens, as far as the model has computed them, and its draft.
+    The model has its own KV cache, pool and scheduler. Each sequence has a shadow there. Its prompt
+    is the sequence as the drafter saw it last, and its output is the draft.
 
     Args:
         model: hub id, folder or `Model`, as for `LLM`.
@@ -133,118 +130,96 @@ class DraftModel(Drafter):
     """
 
     def __init__(self, model: Any, k: int = 4) -> None:
-        self.k = integer("k, the tokens of a draft,", k, 1)
-        self._source = model
+        super().__init__(k)
+        self.model = model
 
-    def attach(self, llm: LLM) -> int:
+    def attach(self, model: Model, block_size: int) -> int:
         """Load the model. `ValueError` if its vocabulary is not the one of the engine's model."""
-        self.model = self._source
         if not isinstance(self.model, Model):
-            device = str(llm.model.device)
-            self.model = load_model(self._source, device, llm.model.module.dtype, False)
-        if self.model.tokenizer.get_vocab() != llm.model.tokenizer.get_vocab():
+            self.model = load_model(self.model, str(model.device), model.module.dtype, False)
+        if self.model.tokenizer.get_vocab() != model.tokenizer.get_vocab():
             raise ValueError(
-                f"{self.model.name} cannot draft for {llm.model.name}: their vocabularies differ, "
-                "so a token id means something else to each; take a smaller model of the same "
-                "family"
+                f"{self.model.name} cannot draft for {model.name}: their vocabularies differ, so a "
+                "token id means something else to each; take a smaller model of the same family"
             )
-        self._llm: LLM = weakref.proxy(llm)  # which owns its drafter
-        self._pool: Any = None  # of the drafter; it is made when the engine's pool has its size
-        self._shadows: dict[Sequence, Sequence] = {}
-        return self.model.kv_cache(1, llm.block_size).bytes_per_block
+        self._engine_pool: Pool | None = None
+        self._cache: KVCache | None = None  # it is made when the engine's pool has its size
+        return self.model.kv_cache(1, block_size).bytes_per_block
 
-    def propose(self, asks: Seq[Ask]) -> list[Draft]:
-        """Run up to k forward passes over all sequences at once.
+    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
+        """Run forward passes over all sequences at once, until each has its draft.
 
-        A sequence for which there are not enough blocks gets an empty draft.
+        A draft is shorter, or empty, if there are not enough blocks for it.
         """
-        if self._pool is None:
-            self._begin()
-        self._free_ended()
-        shadows = [self._shadow(ask.sequence) for ask in asks]
-        drafts = [Draft([]) for _ in asks]
-        budget = self._llm.max_batch_tokens
-        chunks: dict[int, Chunk] = {}  # by the number of the ask
-        for i, (ask, shadow) in enumerate(zip(asks, shadows, strict=True)):
-            if shadow.length + ask.limit <= self.model.max_length:
-                chunk = self._next_chunk(shadow, budget)
-                if chunk is not None:
-                    chunks[i] = chunk
-                    budget -= chunk.stop - chunk.start
-        while chunks:
-            chunks = self._extend(asks, drafts, chunks)
-        return drafts
+        if self._engine_pool is not llm.pool:  # at first, and after a reset
+            self._begin(llm)
+        for sequence in list(self._shadows):
+            if sequence.finish_reason is not None:
+                self._shadows.pop(sequence).table.free()
+        drafting = {
+            sequence: self._shadow(sequence, limit)
+            for sequence, limit in limits.items()
+            if len(sequence.token_ids) + limit <= self.model.max_length
+        }
+        probs: dict[Sequence, list[Tensor]] = {shadow: [] for shadow in drafting.values()}
+        while chunks := self._next_chunks(probs):
+            self._compute(llm, chunks, probs)
+        return {
+            sequence: Draft(shadow.output_ids, probs[shadow])
+            for sequence, shadow in drafting.items()
+        }
 
-    def _begin(self) -> None:
-        """Make a pool and a KV cache, of as many blocks as the engine has."""
-        self._pool = BlockPool(self._llm.num_blocks, self._llm.block_size)
-        self._cache = self.model.kv_cache(self._llm.num_blocks, self._llm.block_size)
+    def _begin(self, llm: LLM) -> None:
+        """Make a pool of as many blocks as the engine has, and the KV cache if there is none."""
+        self._engine_pool = llm.pool
+        self._pool = BlockPool(llm.num_blocks, llm.block_size)
+        self._scheduler = Scheduler(self._pool, llm.max_batch_tokens, llm.max_sequences)
+        self._shadows: dict[Sequence, Sequence] = {}
+        if self._cache is None:
+            self._cache = self.model.kv_cache(llm.num_blocks, llm.block_size)
 
-    def _free_ended(self) -> None:
-        """Free the shadows of sequences that have ended."""
-        ended = [each for each in self._shadows if each.finish_reason is not None]
-        for sequence in ended:
-            self._shadows.pop(sequence).table.free()
-
-    def _shadow(self, sequence: Sequence) -> Sequence:
-        """Return the sequence's shadow: with its tokens, and the KV of those computed before."""
+    def _shadow(self, sequence: Sequence, limit: int) -> Sequence:
+        """Return the sequence's shadow, with the KV of all drafted tokens that were accepted."""
         shadow = self._shadows.get(sequence)
         if shadow is None:
-            seed = sequence.seed ^ DRAFT_STREAM
-            shadow = replace(sequence, table=BlockTable(self._pool), token_ids=[], seed=seed)
+            shadow = replace(sequence, table=BlockTable(self._pool), num_prompt_tokens=0)
+            shadow.token_ids = []
+            shadow.seed = sequence.seed ^ DRAFT_STREAM
             self._shadows[sequence] = shadow
-        same = len(commonprefix([shadow.token_ids, sequence.token_ids]))  # noqa: RUF071 - no paths
+        seen = shadow.num_prompt_tokens
+        num_valid = seen + _num_equal(shadow.output_ids, sequence.token_ids[seen:])
         shadow.token_ids = sequence.token_ids[:]
+        shadow.num_prompt_tokens = len(sequence.token_ids)
+        shadow.max_tokens = limit
         # The last token is computed again, for its logits.
-        shadow.table.truncate(min(shadow.table.num_tokens, same, shadow.length - 1))
+        shadow.table.truncate(min(shadow.table.num_tokens, num_valid, shadow.length - 1))
         return shadow
 
-    def _next_chunk(self, shadow: Sequence, budget: int) -> Chunk | None:
-        """Give slots to the uncomputed tokens of a shadow; None if blocks or budget are short.
+    def _next_chunks(self, shadows: Iterable[Sequence]) -> list[Chunk]:
+        """Give slots to the tokens that each shadow needs for its next one."""
+        self._scheduler.plan = Plan()
+        self._scheduler.budget = self._scheduler.max_batch_tokens
+        for shadow in shadows:
+            self._scheduler.give_slots(shadow)
+        return self._scheduler.plan.chunks
 
-        A long prompt takes several steps, and gets no draft meanwhile.
+    def _compute(self, llm: LLM, chunks: list[Chunk], probs: dict[Sequence, list[Tensor]]) -> None:
+        """Run a forward pass, and append the tokens that it samples to the shadows.
+
+        The distributions that they are sampled from are appended to `probs`.
         """
-        start = shadow.table.num_tokens
-        stop = min(shadow.length, start + budget)
-        if stop == start or blocks_to_append(shadow.table, stop - start) > self._pool.num_free:
-            return None
-        shadow.table.append(stop - start)
-        return Chunk(shadow, start, stop)
-
-    def _extend(
-        self, asks: Seq[Ask], drafts: list[Draft], chunks: dict[int, Chunk]
-    ) -> dict[int, Chunk]:
-        """Append a sampled token to each draft, and return the chunks of the next forward pass."""
-        batch = build_batch(list(chunks.values()), self.model.device)
-        logits = self.model.forward(batch, self._cache, self._llm.attend)
+        batch = build_batch(chunks, self.model.device)
+        logits = self.model.forward(batch, self._cache, llm.attend)
         # Models of a family pad their vocabularies differently.
-        missing = self._llm.model.vocab_size - logits.shape[1]
+        missing = llm.model.vocab_size - logits.shape[1]
         logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        sampled = sample_chunks(logits, chunks.values(), self._llm.sample_rows)
-        row = 0
-        following: dict[int, Chunk] = {}
-        for i, chunk in chunks.items():
-            if not chunk.is_last:
+        sampled = sample_chunks(logits, chunks, llm.sample_rows)
+        for (shadow, new), row in zip(sampled.items(), logits, strict=True):
+            if new.token_ids == [NO_TOKEN]:  # the draft ends: no token is left to compute
                 continue
-            shadow = chunk.sequence
-            [token] = sampled[shadow].token_ids
-            if token != NO_TOKEN:  # a draft ends where this model's logits are not finite
-                drafts[i] = self._longer(drafts[i], token, logits[row : row + 1], shadow)
-                shadow.token_ids.append(token)
-                if len(drafts[i].tokens) < asks[i].limit:
-                    next_chunk = self._next_chunk(shadow, 1)
-                    if next_chunk is not None:
-                        following[i] = next_chunk
-            row += 1
-        return following
-
-    def _longer(self, draft: Draft, token: int, logits: Tensor, shadow: Sequence) -> Draft:
-        """Return the draft with one more token."""
-        if shadow.params.temperature == 0:
-            return Draft([*draft.tokens, token])
-        q = probabilities(logits, [shadow.params])
-        probs = q if draft.probs is None else torch.cat([draft.probs, q])
-        return Draft([*draft.tokens, token], probs)
+            shadow.token_ids += new.token_ids
+            if shadow.params.temperature:
+                probs[shadow].append(probabilities(row[None], [shadow.params])[0])
 
 
 # The engine ---------------------------------------------------------------------------------------
@@ -274,23 +249,27 @@ class DraftStats(Stats):
         return f"{super().__str__()}; {accepted}"
 
 
-class Drafting(LLM):
-    """What an engine does with a drafter. Another class of engines may have it, too.
+FOUR_TOKENS = PromptLookup(k=4)
+
+
+class SpeculativeLLM(LLM):
+    """An `LLM` whose model checks the tokens that a drafter proposes.
 
     Args:
         model: as for `LLM`.
         drafter: proposes tokens; None for none.
-        options: those of the engine.
+        options: those of `LLM`.
 
     Raises:
         ValueError: If the drafter is none, or does not fit the model.
     """
 
     new_stats = DraftStats
-    drafter: Drafter | None
 
-    def __init__(self, model: Any = None, *, drafter: Drafter | None, **options: Any) -> None:
-        if drafter is not None and (isinstance(drafter, type) or not hasattr(drafter, "propose")):
+    def __init__(
+        self, model: Any = None, *, drafter: Drafter | None = FOUR_TOKENS, **options: Any
+    ) -> None:
+        if not isinstance(drafter, Drafter | None):
             raise ValueError(
                 f"drafter is PromptLookup(k=4), DraftModel(model, k=4) or None, got {drafter!r}"
             )
@@ -300,9 +279,9 @@ class Drafting(LLM):
 
     def open_model(self, *arguments: Any) -> Model:
         """Load the model, and prepare the drafter for it."""
-        self.model = super().open_model(*arguments)
-        self._bytes_per_block = self.drafter.attach(self) if self.drafter is not None else 0
-        return self.model
+        model = super().open_model(*arguments)
+        self._bytes_per_block = self.drafter.attach(model, self.block_size) if self.drafter else 0
+        return model
 
     def further_bytes_per_block(self) -> int:
         """Bytes that the drafter needs for each block."""
@@ -311,36 +290,27 @@ class Drafting(LLM):
     def make_plan(self) -> Plan:
         """Plan the next step, and add drafts to it."""
         plan = super().make_plan()
-        self._drafts.clear()
+        self._drafts = {}
         returns = any(sequence.num_outputs for sequence in self.scheduler.waiting)
-        if self.drafter is not None and not (plan.preempted or returns):
-            self._add_drafts(plan)
+        if self.drafter is None or plan.preempted or returns:
+            return plan
+        limits = {
+            sequence: min(self.drafter.k, _most_tokens(sequence))
+            for sequence in (chunk.sequence for chunk in plan.chunks if _is_decoding(chunk))
+        }
+        self._drafts = self.drafter.propose(self, limits)
+        plan.chunks = [self._with_draft(chunk) for chunk in plan.chunks]
         return plan
 
-    def _add_drafts(self, plan: Plan) -> None:
-        """Draft for the sequences that decode. What blocks and tokens are left over is theirs."""
-        assert self.drafter is not None
-        chunks = {chunk.sequence: chunk for chunk in plan.chunks if _is_decoding(chunk)}
-        asks = [Ask(sequence, self._limit(sequence)) for sequence in chunks]
-        asks = [ask for ask in asks if ask.limit > 0]
-        if not asks:
-            return
-        for ask, draft in zip(asks, self.drafter.propose(asks), strict=True):
-            tokens = draft.tokens[: min(ask.limit, self.scheduler.budget)]
-            if tokens and blocks_to_append(ask.sequence.table, len(tokens)) <= self.pool.num_free:
-                ask.sequence.table.append(len(tokens))
-                self.scheduler.budget -= len(tokens)
-                chunk = chunks[ask.sequence]
-                chunks[ask.sequence] = Chunk(
-                    ask.sequence, chunk.start, chunk.stop + len(tokens), tuple(tokens)
-                )
-                self._drafts[ask.sequence] = draft
-        plan.chunks = [chunks.get(chunk.sequence, chunk) for chunk in plan.chunks]
-
-    def _limit(self, sequence: Sequence) -> int:
-        """How many tokens may be drafted: a check returns one more, and max_tokens bounds both."""
-        assert self.drafter is not None
-        return min(self.drafter.k, sequence.max_tokens - sequence.num_outputs - 1)
+    def _with_draft(self, chunk: Chunk) -> Chunk:
+        """Add a sequence's draft to its chunk, if enough blocks and tokens are left over."""
+        table = chunk.sequence.table
+        tokens = self._drafts.get(chunk.sequence, Draft()).tokens[: self.scheduler.budget]
+        if blocks_to_append(table, len(tokens)) > self.pool.num_free:
+            return chunk
+        table.append(len(tokens))
+        self.scheduler.budget -= len(tokens)
+        return chunk._replace(stop=chunk.stop + len(tokens), guesses=tuple(tokens))
 
     def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
         """Sample the next tokens, and keep of each draft what the model accepts."""
@@ -362,12 +332,11 @@ class Drafting(LLM):
             sampled: the token that the model samples at each row.
         """
         sequence = chunk.sequence
-        draft = self._drafts[sequence]
-        if draft.probs is None:
-            num_kept = _count_equal(chunk.guesses, sampled.token_ids) + 1
-            kept = sampled.part(0, num_kept)
-        else:
-            kept = _accept(chunk, logits, sampled, draft.probs)
+        probs = self._drafts[sequence].probs
+        if probs:
+            kept = _accept(chunk, logits, sampled, probs)
+        else:  # the drafter is certain
+            kept = sampled.part(0, _num_equal(chunk.guesses, sampled.token_ids) + 1)
         num_kept = len(kept.token_ids)
         sequence.table.truncate(len(sequence.token_ids) + num_kept - 1)
         self.stats.drafts += 1
@@ -376,65 +345,48 @@ class Drafting(LLM):
         return kept
 
 
-class SpeculativeLLM(Drafting):
-    """An `LLM` whose model checks the tokens that a drafter proposes.
-
-    Args:
-        model: as for `LLM`.
-        drafter: proposes tokens; None for `PromptLookup(k=4)`.
-        options: those of `LLM`.
-    """
-
-    def __init__(
-        self, model: Any = None, *, drafter: Drafter | None = None, **options: Any
-    ) -> None:
-        super().__init__(model, drafter=drafter or PromptLookup(k=4), **options)
+def _most_tokens(sequence: Sequence) -> int:
+    """How many tokens a draft may have: the model adds one more when it checks them."""
+    return sequence.max_tokens - sequence.num_outputs - 1
 
 
 def _is_decoding(chunk: Chunk) -> bool:
     """Whether a chunk is the last token of a sequence that may have a draft."""
     sequence = chunk.sequence
-    is_alone = chunk.is_last and chunk.stop - chunk.start == 1
-    return is_alone and not sequence.num_to_fork and sequence.params.adjust is None
+    if sequence.num_to_fork or sequence.params.adjust is not None:
+        return False
+    return chunk.is_last and chunk.stop - chunk.start == 1 and _most_tokens(sequence) > 0
 
 
-def _count_equal(drafted: Seq[int], sampled: Seq[int]) -> int:
-    """Return how many drafted tokens are equal to the sampled ones, from the start."""
-    for i, token in enumerate(drafted):
-        if token != sampled[i]:
-            return i
-    return len(drafted)
+def _num_equal(a: Seq[int], b: Seq[int]) -> int:
+    """How many tokens both begin with."""
+    return [*map(ne, a, b), True].index(True)
 
 
-def _accept(chunk: Chunk, logits: Tensor, sampled: Sampled, q: Tensor) -> Sampled:
+def _accept(chunk: Chunk, logits: Tensor, sampled: Sampled, q: list[Tensor]) -> Sampled:
     """Return the drafted tokens that are accepted, and one more.
 
     Args:
         chunk: with a draft of n tokens.
         logits: [n + 1, V].
         sampled: the token that the model samples at each row.
-        q: at least [n, V], the distributions that the draft was sampled from.
+        q: the distribution [V] that each drafted token was sampled from.
     """
     sequence = chunk.sequence
-    drafted = list(chunk.guesses)
-    n = len(drafted)
-    first = len(sequence.token_ids)
-    positions = torch.arange(first, first + n, device=logits.device)
     seeds = [[seed % 2**63] for seed in (sequence.seed ^ ACCEPT_STREAM, sequence.seed)]
-    u_accept, u_redraw = uniform(torch.tensor(seeds, device=logits.device), positions).tolist()
-    p = probabilities(logits[:n], [sequence.params] * n)
-    q = q[:n].to(logits.device)
-    kept = [*drafted, sampled.token_ids[n]]  # if all are accepted
+    positions = torch.arange(chunk.stop - len(chunk.guesses), chunk.stop)
+    u_accept, u_redraw = uniform(torch.tensor(seeds), positions).tolist()
+    p = probabilities(logits, [sequence.params] * len(logits))
+    # Nothing is kept after a row that is not finite.
+    drafted = chunk.guesses[: (*sampled.token_ids, NO_TOKEN).index(NO_TOKEN)]
+    kept = [*drafted, sampled.token_ids[len(drafted)]]  # if all are accepted
     for i, token in enumerate(drafted):
-        other: int | None = NO_TOKEN
-        if sampled.token_ids[i] != NO_TOKEN:
-            other = accept_or_redraw(p[i], q[i], token, u_accept[i], u_redraw[i])
+        other = accept_or_redraw(p[i], q[i].to(p.device), token, u_accept[i], u_redraw[i])
         if other is not None:
-            kept = [*drafted[:i], other]
+            kept[i:] = [other]
             break
-    rows = torch.log_softmax(logits[: len(kept)].float(), dim=1)
-    index = torch.tensor(kept, device=logits.device).clamp(min=0)[:, None]
-    logprobs = rows.gather(1, index).squeeze(1).tolist()
+    rows = torch.log_softmax(logits.float(), dim=1)
+    logprobs = [row[token].item() for row, token in zip(rows, kept, strict=False)]
     reports = [
         report._replace(token_id=token, logprob=logprob)
         for report, token, logprob in zip(sampled.reports, kept, logprobs, strict=False)

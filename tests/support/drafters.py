@@ -5,22 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pagedlab.recipes.speculative import Draft
+from pagedlab.recipes.speculative import Draft, Drafter
 
 
-class Recalls:
+class Recalls(Drafter):
     """Drafts the next tokens from `texts`, which are known by prompt; some of the tokens are wrong."""
 
     def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random) -> None:
         self.k, self.texts, self.wrong, self.rng = k, texts, wrong, rng
 
-    def attach(self, llm: Any) -> int:
-        return 0
-
-    def propose(self, asks: Any) -> list[Draft]:
-        drafts = []
-        for ask in asks:
-            prompt = tuple(ask.sequence.token_ids[: ask.sequence.num_prompt_tokens])
-            right = self.texts[prompt][ask.sequence.num_outputs :][: ask.limit]
-            drafts.append(Draft([t ^ (self.rng.random() < self.wrong) for t in right]))
+    def propose(self, llm: Any, limits: dict[Any, int]) -> dict[Any, Draft]:
+        drafts = {}
+        for sequence, limit in limits.items():
+            prompt = tuple(sequence.token_ids[: sequence.num_prompt_tokens])
+            right = self.texts[prompt][sequence.num_outputs :][:limit]
+            drafts[sequence] = Draft([t ^ (self.rng.random() < self.wrong) for t in right])
         return drafts

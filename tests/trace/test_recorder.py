@@ -11,7 +11,7 @@ from pagedlab_lessons.checks.scheduling import ToyEngine
 from pagedlab_lessons.timeline import run_of
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.recipes.speculative import Drafting, PromptLookup
+from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.recipes.trace import Recorder, Replay, load_recording, moments, record
 from pagedlab.recipes.trace.format import FORMAT
@@ -108,7 +108,7 @@ ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
 )
 def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blocks, prefix_caching, drafts, actions):
     """Samples, drafts, chunks, a cache, too few blocks, requests that are aborted."""
-    llm = Drafting(
+    llm = SpeculativeLLM(
         tiny,
         num_blocks=num_blocks,
         block_size=4,
@@ -313,7 +313,7 @@ def test_the_page_of_the_format_describes_each_field(tiny):
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    llm = Drafting(tiny, num_blocks=16, block_size=4, drafter=PromptLookup(k=3), verbose=False)
+    llm = SpeculativeLLM(tiny, num_blocks=16, block_size=4, drafter=PromptLookup(k=3), verbose=False)
     free = {"free": lambda: llm.pool.num_free}
     recordings = [
         record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free),
