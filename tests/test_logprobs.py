@@ -147,7 +147,7 @@ def test_a_text_is_scored_beside_others(exact, seed, rows, caching, monkeypatch)
 
 def test_a_text_that_does_not_fit(exact):
     llm = LLM(exact, num_blocks=8, block_size=4, verbose=False)
-    with refused("needs 9 blocks and the pool has 8"):
+    with refused("needs 9 blocks of 4 tokens .* and the pool has 8"):
         score(llm, [5] * 33)
     request_id = llm.add([5] * 20, exactly(3))
     llm.step()

@@ -39,35 +39,27 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
     """
     top = integer("top", top)
     ids = llm.model.checked_ids(prompt)
-    llm.catch_up()
+    with llm.whole():  # a reset that is due happens now
+        pass
+    table = llm.new_table(llm.pool)
+    sequence = Sequence(0, table, ids, len(ids), SamplingParams(), max_tokens=1)
+    llm.scheduler.check(sequence)
     need = blocks_for(len(ids), llm.pool.block_size)
-    if need > llm.pool.num_blocks:
-        raise ValueError(
-            f"the text needs {need} blocks and the pool has {llm.pool.num_blocks}: shorten it or "
-            "raise num_blocks"
-        )
     if need > llm.pool.num_free:
         raise OutOfBlocks(f"the text needs {need} blocks and {llm.pool.num_free} are free")
     scores: list[TokenLogprob | None] = [None]
     with llm.whole():
-        table = llm.new_table(llm.pool)
-        sequence = Sequence(0, table, ids, len(ids), SamplingParams(), max_tokens=1)
         for start in range(0, len(ids), ROWS):
             stop = min(start + ROWS, len(ids))
-            logits = _logits_of_part(llm, sequence, start, stop)
+            table.append(stop - start)
+            batch = build_batch([Chunk(sequence, start, stop)], llm.model.device)
+            all_rows = torch.arange(stop - start, device=llm.model.device)
+            logits = llm.forward(replace(batch, last_rows=all_rows), llm.cache, llm.attend)
             scores += _scores(logits, ids[start + 1 : stop + 1], top)
         table.free()
     if any(each is not None and math.isnan(each.logprob) for each in scores):
         raise FloatingPointError(NOT_FINITE)
     return scores
-
-
-def _logits_of_part(llm: LLM, sequence: Sequence, start: int, stop: int) -> Tensor:
-    """Compute tokens start, ..., stop - 1, and return the logits after each of them."""
-    sequence.table.append(stop - start)
-    batch = build_batch([Chunk(sequence, start, stop)], llm.model.device)
-    all_rows = torch.arange(stop - start, device=llm.model.device)
-    return llm.forward(replace(batch, last_rows=all_rows), llm.cache, llm.attend)
 
 
 def _scores(logits: Tensor, following: list[int], top: int) -> list[TokenLogprob]:

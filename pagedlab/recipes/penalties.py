@@ -59,13 +59,11 @@ class Penalties:
         if self.repetition != 1:
             seen = _ids([*prompt_ids, *output_ids], logits)
             before = logits[seen]
-            # A token that was seen twice is written twice, with the same value.
             less = torch.where(before > 0, before / self.repetition, before * self.repetition)
-            logits[seen] = less
-        if output_ids and (self.presence or self.frequency):
+            logits[seen] = less  # a token that was seen twice gets the same value twice
+        if self.presence or self.frequency:
             counts = _ids(output_ids, logits).bincount(minlength=len(logits))
-            penalty = self.presence + self.frequency * counts
-            logits -= torch.where(counts > 0, penalty, 0)
+            logits -= self.presence * (counts > 0) + self.frequency * counts
         for token, bias in (self.bias or {}).items():
             if token < len(logits):
                 logits[token] += bias
@@ -74,7 +72,7 @@ class Penalties:
 
 
 def _ids(token_ids: list[int], logits: Tensor) -> Tensor:
-    return torch.tensor(token_ids, device=logits.device)
+    return torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
 
 
 def _check_bias(bias: Any) -> None:

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pagedlab.blocks import Pool
-from pagedlab.prefix import PrefixCache
 from pagedlab.scheduler import Scheduler, Sequence
 
 if TYPE_CHECKING:
@@ -30,33 +28,29 @@ if TYPE_CHECKING:
     from pagedlab.kv_cache import KVCache
 
 
-@dataclass(eq=False)
+@dataclass
 class SwappedKV:
     """The KV of a sequence in CPU memory.
 
     Args:
         block_ids: the blocks that it is copied from or to.
         num_tokens: tokens whose KV it is.
-        keys: [layers, blocks, block_size, heads, head_dim], once it has been copied out.
-        values: the same.
+        contents: keys and values, each [layers, blocks, block_size, heads, head_dim], once they
+            have been copied out.
     """
 
     block_ids: list[int]
     num_tokens: int
-    keys: Tensor | None = None
-    values: Tensor | None = None
+    contents: list[Tensor] = field(default_factory=list)
 
     def copy_out(self, cache: KVCache) -> None:
         """Copy the blocks to CPU memory."""
-        self.keys = cache.keys[:, self.block_ids].cpu()
-        self.values = cache.values[:, self.block_ids].cpu()
+        self.contents = [part[:, self.block_ids].cpu() for part in (cache.keys, cache.values)]
 
     def copy_in(self, cache: KVCache) -> None:
         """Copy the contents into blocks of the cache."""
-        assert self.keys is not None
-        assert self.values is not None
-        cache.keys[:, self.block_ids] = self.keys.to(cache.keys.device)
-        cache.values[:, self.block_ids] = self.values.to(cache.values.device)
+        for part, kept in zip((cache.keys, cache.values), self.contents, strict=True):
+            part[:, self.block_ids] = kept.to(part.device)
 
 
 class SwappingScheduler(Scheduler):
@@ -65,17 +59,10 @@ class SwappingScheduler(Scheduler):
     The arguments are those of `Scheduler`.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        max_batch_tokens: int,
-        max_sequences: int,
-        prefix_cache: PrefixCache | None = None,
-    ) -> None:
-        super().__init__(pool, max_batch_tokens, max_sequences, prefix_cache)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.swapped: list[Sequence] = []
-        self.max_cpu_blocks = pool.num_blocks
-        self.num_swaps = 0
+        self.max_cpu_blocks = self.pool.num_blocks
         self._kv: dict[Sequence, SwappedKV] = {}  # of each swapped sequence
 
     def queues(self) -> dict[str, Any]:
@@ -91,16 +78,14 @@ class SwappingScheduler(Scheduler):
         """Free the blocks of a sequence, with their contents copied if CPU memory has room."""
         self.take_back(sequence)
         can_swap = self._can_swap(sequence)
-        if can_swap:
-            kv = SwappedKV(sequence.table.block_ids.copy(), sequence.table.num_tokens)
-            self.plan.operations.append(kv.copy_out)
+        kv = SwappedKV(list(sequence.table.block_ids), sequence.table.num_tokens)
         super().preempt(sequence)
         if can_swap:
+            self.plan.operations.append(kv.copy_out)
+            self.plan.preempted[sequence] = "swap"
             self.waiting.remove(sequence)
             insort(self.swapped, sequence, key=self.order)
             self._kv[sequence] = kv
-            self.plan.preempted[sequence] = "swap"
-            self.num_swaps += 1
 
     def _can_swap(self, sequence: Sequence) -> bool:
         """Whether a sequence can be swapped out: no copy is pending, and CPU memory has room."""
@@ -112,18 +97,18 @@ class SwappingScheduler(Scheduler):
 
     def admit_waiting(self) -> None:
         """Resume swapped sequences while they fit, oldest first; then admit waiting ones."""
-        while self.swapped and self.budget and self._is_first(self.swapped[0], self.waiting):
+        while self.swapped and self._is_first(self.swapped[0], self.waiting):
             sequence = self.swapped[0]
-            if not self._can_resume(sequence):
-                break
+            if not self.budget or not self._can_resume(sequence):
+                return
             self._resume(sequence)
             if self.give_slots(sequence):
                 self.register(self.plan.chunks[-1])
         super().admit_waiting()
 
-    def has_room_for(self, sequence: Sequence) -> bool:
+    def may_admit(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence may run now. No older one is swapped."""
-        return self._is_first(sequence, self.swapped) and super().has_room_for(sequence)
+        return self._is_first(sequence, self.swapped) and super().may_admit(sequence)
 
     def _is_first(self, sequence: Sequence, queue: Seq[Sequence]) -> bool:
         """Whether a sequence is older than all of another queue."""
@@ -131,20 +116,17 @@ class SwappingScheduler(Scheduler):
 
     def _can_resume(self, sequence: Sequence) -> bool:
         """Whether enough blocks are free for its KV, and one more for each sequence."""
-        if len(self.running) >= self.max_sequences:
-            return False
         needed = len(self._kv[sequence].block_ids)
         if self.running:
             needed += len(self.running) + 1
-        return needed <= self.pool.num_free
+        return len(self.running) < self.max_sequences and needed <= self.pool.num_free
 
     def _resume(self, sequence: Sequence) -> None:
         """Swap a sequence in, into blocks with new ids."""
         kv = self._kv.pop(sequence)
-        kv.block_ids = [self.pool.allocate() for _ in kv.block_ids]
-        sequence.table.block_ids = kv.block_ids.copy()
-        sequence.table.num_tokens = kv.num_tokens
+        sequence.table.append(kv.num_tokens)
+        kv.block_ids = list(sequence.table.block_ids)
         self.plan.operations.append(kv.copy_in)
+        self.plan.admitted[sequence] = 0
         self.swapped.remove(sequence)
         insort(self.running, sequence, key=self.order)
-        self.plan.admitted[sequence] = 0
