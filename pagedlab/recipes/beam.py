@@ -99,8 +99,14 @@ class BeamSearch:
         self.end_tokens = frozenset[int]() if ignore_eos else llm.model.eos_token_ids
         max_tokens = integer("max_tokens", max_tokens, 1)
         ids = llm.model.checked_ids(prompt)
-        most = min(max_tokens, llm.model.max_length - len(ids))
-        first = Sequence(0, llm.new_table(llm.pool), ids, len(ids), SamplingParams(), most)
+        first = Sequence(
+            request_id=0,
+            table=llm.new_table(llm.pool),
+            token_ids=ids,
+            num_prompt_tokens=len(ids),
+            params=SamplingParams(),
+            max_tokens=min(max_tokens, llm.model.max_length - len(ids)),
+        )
         llm.scheduler.check(first)
         self.text_after = TextAfter(llm.model.tokenizer, ids)
         self.scheduler = Scheduler(llm.pool, max(width, llm.max_batch_tokens), width)
@@ -186,10 +192,14 @@ class BeamSearch:
     def end(self, beam: Sequence) -> None:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
-        output = Output(beam.output_ids, reason, beam.cumulative_logprob)
-        output.text_after = self.text_after
-        output.score = self.score(beam)
-        self.ended.append((output.score, output))
+        output = Output(
+            token_ids=beam.output_ids,
+            finish_reason=reason,
+            cumulative_logprob=beam.cumulative_logprob,
+            text_after=self.text_after,
+            score=self.score(beam),
+        )
+        self.ended.append((self.score(beam), output))
 
     def score(self, beam: Sequence) -> float:
         """The score of a beam at its present length."""

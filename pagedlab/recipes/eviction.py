@@ -16,8 +16,6 @@ To choose the victim takes time in proportion to the number of cached blocks.
 
 from __future__ import annotations
 
-from itertools import count
-
 from pagedlab.blocks import BlockPool, Kind
 
 
@@ -26,18 +24,17 @@ class FIFO(BlockPool):
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
         super().__init__(num_blocks, block_size)
-        self.turns: dict[int, int] = {}  # by block: when it was cached first
-        self._turn = count()
+        self.turns: dict[int, None] = {}  # the blocks, in the order in which they were cached
 
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
         if kind == "keep":
             self.turns.pop(block_id, None)
         elif kind == "release" and block_id in self.cached:
-            self.turns.setdefault(block_id, next(self._turn))
+            self.turns.setdefault(block_id)
         super().emit(kind, block_id, source)
 
     def victim(self) -> int:
-        return min(self.cached, key=self.turns.__getitem__)
+        return next(block_id for block_id in self.turns if block_id in self.cached)
 
 
 class LFU(BlockPool):
@@ -66,4 +63,9 @@ class SLRU(LFU):
         return next(never_hit, BlockPool.victim(self))
 
 
-POOLS: dict[str, type[BlockPool]] = {"lru": BlockPool, "fifo": FIFO, "lfu": LFU, "slru": SLRU}
+POOLS: dict[str, type[BlockPool]] = {
+    "lru": BlockPool,
+    "fifo": FIFO,
+    "lfu": LFU,
+    "slru": SLRU,
+}

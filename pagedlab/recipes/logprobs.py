@@ -42,7 +42,14 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
     with llm.whole():  # a reset that is due happens now
         pass
     table = llm.new_table(llm.pool)
-    sequence = Sequence(0, table, ids, len(ids), SamplingParams(), max_tokens=1)
+    sequence = Sequence(
+        request_id=0,
+        table=table,
+        token_ids=ids,
+        num_prompt_tokens=len(ids),
+        params=SamplingParams(),
+        max_tokens=1,
+    )
     llm.scheduler.check(sequence)
     need = blocks_for(len(ids), llm.pool.block_size)
     if need > llm.pool.num_free:

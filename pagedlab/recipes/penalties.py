@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +44,12 @@ class Penalties:
         real("repetition", self.repetition, 0, 100, above=True)
         real("presence", self.presence, -2, 2)
         real("frequency", self.frequency, -2, 2)
-        _check_bias(self.bias)
+        if not isinstance(self.bias, Mapping | None):
+            got = shown(self.bias)
+            raise ValueError(f"bias must be a dict from token ids to numbers, got {got}")
+        for token, number in (self.bias or {}).items():
+            integer("a token id in bias", token)
+            real(f"the bias of token {token}", number, -100, 100)
 
     def __call__(self, logits: Tensor, prompt_ids: list[int], output_ids: list[int]) -> Tensor:
         """Return the changed logits, fp32 [V].
@@ -73,13 +77,3 @@ class Penalties:
 
 def _ids(token_ids: list[int], logits: Tensor) -> Tensor:
     return torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
-
-
-def _check_bias(bias: Any) -> None:
-    if bias is None:
-        return
-    if not isinstance(bias, Mapping):
-        raise ValueError(f"bias must be a dict from token ids to numbers, got {shown(bias)}")
-    for token, number in bias.items():
-        integer("a token id in bias", token)
-        real(f"the bias of token {token}", number, -100, 100)

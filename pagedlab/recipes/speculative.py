@@ -60,6 +60,10 @@ class Draft:
     probs: list[Tensor] = field(default_factory=list)
 
 
+Drafts = dict[Sequence, Draft]
+Limits = dict[Sequence, int]  # the most tokens that a draft for the sequence may have
+
+
 class Drafter:
     """Proposes tokens: `PromptLookup`, `DraftModel`, or your own subclass.
 
@@ -78,7 +82,7 @@ class Drafter:
         """
         return 0
 
-    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
+    def propose(self, llm: LLM, limits: Limits) -> Drafts:
         """Return a draft for each sequence, of as many tokens as its limit or fewer."""
         raise NotImplementedError
 
@@ -93,7 +97,7 @@ class PromptLookup(Drafter):
         k: tokens of a draft.
     """
 
-    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
+    def propose(self, llm: LLM, limits: Limits) -> Drafts:
         """Look up a draft for each sequence."""
         return {
             sequence: Draft(self.look_up(sequence.token_ids, limit))
@@ -146,7 +150,7 @@ class DraftModel(Drafter):
         self._cache: KVCache | None = None  # it is made when the engine's pool has its size
         return self.model.kv_cache(1, block_size).bytes_per_block
 
-    def propose(self, llm: LLM, limits: dict[Sequence, int]) -> dict[Sequence, Draft]:
+    def propose(self, llm: LLM, limits: Limits) -> Drafts:
         """Run forward passes over all sequences at once, until each has its draft.
 
         A draft is shorter, or empty, if there are not enough blocks for it.
@@ -156,18 +160,14 @@ class DraftModel(Drafter):
         for sequence in list(self._shadows):
             if sequence.finish_reason is not None:
                 self._shadows.pop(sequence).table.free()
-        drafting = {
-            sequence: self._shadow(sequence, limit)
-            for sequence, limit in limits.items()
-            if len(sequence.token_ids) + limit <= self.model.max_length
-        }
-        probs: dict[Sequence, list[Tensor]] = {shadow: [] for shadow in drafting.values()}
-        while chunks := self._next_chunks(probs):
-            self._compute(llm, chunks, probs)
-        return {
-            sequence: Draft(shadow.output_ids, probs[shadow])
-            for sequence, shadow in drafting.items()
-        }
+        drafts: Drafts = {}
+        of_shadows: Drafts = {}
+        for sequence, limit in limits.items():
+            drafts[sequence] = Draft()
+            of_shadows[self._shadow(sequence, limit)] = drafts[sequence]
+        while chunks := self._next_chunks(of_shadows):
+            self._compute(llm, chunks, of_shadows)
+        return drafts
 
     def _begin(self, llm: LLM) -> None:
         """Make a pool of as many blocks as the engine has, and the KV cache if there is none."""
@@ -190,7 +190,7 @@ class DraftModel(Drafter):
         num_valid = seen + _num_equal(shadow.output_ids, sequence.token_ids[seen:])
         shadow.token_ids = sequence.token_ids[:]
         shadow.num_prompt_tokens = len(sequence.token_ids)
-        shadow.max_tokens = limit
+        shadow.max_tokens = min(limit, self.model.max_length - shadow.length)
         # The last token is computed again, for its logits.
         shadow.table.truncate(min(shadow.table.num_tokens, num_valid, shadow.length - 1))
         return shadow
@@ -203,23 +203,23 @@ class DraftModel(Drafter):
             self._scheduler.give_slots(shadow)
         return self._scheduler.plan.chunks
 
-    def _compute(self, llm: LLM, chunks: list[Chunk], probs: dict[Sequence, list[Tensor]]) -> None:
-        """Run a forward pass, and append the tokens that it samples to the shadows.
-
-        The distributions that they are sampled from are appended to `probs`.
-        """
+    def _compute(self, llm: LLM, chunks: list[Chunk], drafts: Drafts) -> None:
+        """Run a forward pass, and append the tokens that it samples to the shadows' drafts."""
         batch = build_batch(chunks, self.model.device)
         logits = self.model.forward(batch, self._cache, llm.attend)
         # Models of a family pad their vocabularies differently.
         missing = llm.model.vocab_size - logits.shape[1]
         logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
         sampled = sample_chunks(logits, chunks, llm.sample_rows)
-        for (shadow, new), row in zip(sampled.items(), logits, strict=True):
-            if new.token_ids == [NO_TOKEN]:  # the draft ends: no token is left to compute
+        for shadow, row in zip(sampled, logits, strict=True):
+            [token] = sampled[shadow].token_ids
+            if token == NO_TOKEN:  # the draft ends: nothing is left to compute
                 continue
-            shadow.token_ids += new.token_ids
+            shadow.token_ids.append(token)
+            drafts[shadow].tokens.append(token)
             if shadow.params.temperature:
-                probs[shadow].append(probabilities(row[None], [shadow.params])[0])
+                [q] = probabilities(row[None], [shadow.params])
+                drafts[shadow].probs.append(q)
 
 
 # The engine ---------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class SpeculativeLLM(LLM):
                 f"drafter is PromptLookup(k=4), DraftModel(model, k=4) or None, got {drafter!r}"
             )
         self.drafter = drafter
-        self._drafts: dict[Sequence, Draft] = {}  # of the step that runs
+        self._drafts: Drafts = {}  # of the step that runs
         super().__init__(model, **options)
 
     def open_model(self, *arguments: Any) -> Model:
@@ -291,13 +291,17 @@ class SpeculativeLLM(LLM):
         """Plan the next step, and add drafts to it."""
         plan = super().make_plan()
         self._drafts = {}
+        # A preempted sequence returns as soon as there are enough blocks.
         returns = any(sequence.num_outputs for sequence in self.scheduler.waiting)
         if self.drafter is None or plan.preempted or returns:
             return plan
-        limits = {
-            sequence: min(self.drafter.k, _most_tokens(sequence))
-            for sequence in (chunk.sequence for chunk in plan.chunks if _is_decoding(chunk))
-        }
+        limits = {}
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if _is_decoding(chunk):
+                # A check returns one token more than it accepts.
+                most = sequence.max_tokens - sequence.num_outputs - 1
+                limits[sequence] = min(self.drafter.k, most)
         self._drafts = self.drafter.propose(self, limits)
         plan.chunks = [self._with_draft(chunk) for chunk in plan.chunks]
         return plan
@@ -305,7 +309,8 @@ class SpeculativeLLM(LLM):
     def _with_draft(self, chunk: Chunk) -> Chunk:
         """Add a sequence's draft to its chunk, if enough blocks and tokens are left over."""
         table = chunk.sequence.table
-        tokens = self._drafts.get(chunk.sequence, Draft()).tokens[: self.scheduler.budget]
+        draft = self._drafts.get(chunk.sequence, Draft())
+        tokens = draft.tokens[: self.scheduler.budget]
         if blocks_to_append(table, len(tokens)) > self.pool.num_free:
             return chunk
         table.append(len(tokens))
@@ -315,12 +320,10 @@ class SpeculativeLLM(LLM):
     def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
         """Sample the next tokens, and keep of each draft what the model accepts."""
         sampled = super().sample(plan, logits)
-        row = 0
-        for chunk in plan.chunks:
+        rows = logits.split([chunk.num_rows for chunk in plan.chunks])
+        for chunk, own in zip(plan.chunks, rows, strict=True):
             if chunk.guesses:
-                rows = logits[row : row + chunk.num_rows]
-                sampled[chunk.sequence] = self.check(chunk, rows, sampled[chunk.sequence])
-            row += chunk.num_rows
+                sampled[chunk.sequence] = self.check(chunk, own, sampled[chunk.sequence])
         return sampled
 
     def check(self, chunk: Chunk, logits: Tensor, sampled: Sampled) -> Sampled:
@@ -345,17 +348,11 @@ class SpeculativeLLM(LLM):
         return kept
 
 
-def _most_tokens(sequence: Sequence) -> int:
-    """How many tokens a draft may have: the model adds one more when it checks them."""
-    return sequence.max_tokens - sequence.num_outputs - 1
-
-
 def _is_decoding(chunk: Chunk) -> bool:
     """Whether a chunk is the last token of a sequence that may have a draft."""
     sequence = chunk.sequence
-    if sequence.num_to_fork or sequence.params.adjust is not None:
-        return False
-    return chunk.is_last and chunk.stop - chunk.start == 1 and _most_tokens(sequence) > 0
+    is_plain = not sequence.num_to_fork and sequence.params.adjust is None
+    return is_plain and chunk.is_last and chunk.stop - chunk.start == 1
 
 
 def _num_equal(a: Seq[int], b: Seq[int]) -> int:
@@ -373,12 +370,13 @@ def _accept(chunk: Chunk, logits: Tensor, sampled: Sampled, q: list[Tensor]) -> 
         q: the distribution [V] that each drafted token was sampled from.
     """
     sequence = chunk.sequence
-    seeds = [[seed % 2**63] for seed in (sequence.seed ^ ACCEPT_STREAM, sequence.seed)]
-    positions = torch.arange(chunk.stop - len(chunk.guesses), chunk.stop)
-    u_accept, u_redraw = uniform(torch.tensor(seeds), positions).tolist()
     p = probabilities(logits, [sequence.params] * len(logits))
-    # Nothing is kept after a row that is not finite.
-    drafted = chunk.guesses[: (*sampled.token_ids, NO_TOKEN).index(NO_TOKEN)]
+    positions = torch.arange(chunk.stop - len(chunk.guesses), chunk.stop)
+    streams = sequence.seed ^ ACCEPT_STREAM, sequence.seed
+    seeds = torch.tensor([[seed % 2**63] for seed in streams])
+    u_accept, u_redraw = uniform(seeds, positions).tolist()
+    num_finite = [*sampled.token_ids, NO_TOKEN].index(NO_TOKEN)
+    drafted = chunk.guesses[:num_finite]
     kept = [*drafted, sampled.token_ids[len(drafted)]]  # if all are accepted
     for i, token in enumerate(drafted):
         other = accept_or_redraw(p[i], q[i].to(p.device), token, u_accept[i], u_redraw[i])

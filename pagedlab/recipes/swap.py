@@ -35,22 +35,24 @@ class SwappedKV:
     Args:
         block_ids: the blocks that it is copied from or to.
         num_tokens: tokens whose KV it is.
-        contents: keys and values, each [layers, blocks, block_size, heads, head_dim], once they
-            have been copied out.
+        keys: [layers, blocks, block_size, heads, head_dim], from when it has been copied out.
+        values: the same.
     """
 
     block_ids: list[int]
     num_tokens: int
-    contents: list[Tensor] = field(default_factory=list)
+    keys: Tensor = field(init=False)
+    values: Tensor = field(init=False)
 
     def copy_out(self, cache: KVCache) -> None:
         """Copy the blocks to CPU memory."""
-        self.contents = [part[:, self.block_ids].cpu() for part in (cache.keys, cache.values)]
+        self.keys = cache.keys[:, self.block_ids].cpu()
+        self.values = cache.values[:, self.block_ids].cpu()
 
     def copy_in(self, cache: KVCache) -> None:
         """Copy the contents into blocks of the cache."""
-        for part, kept in zip((cache.keys, cache.values), self.contents, strict=True):
-            part[:, self.block_ids] = kept.to(part.device)
+        cache.keys[:, self.block_ids] = self.keys.to(cache.keys.device)
+        cache.values[:, self.block_ids] = self.values.to(cache.values.device)
 
 
 class SwappingScheduler(Scheduler):

@@ -22,12 +22,11 @@ def distributions(plan: Plan, logits: Tensor) -> dict[Sequence, tuple[int, Tenso
         logits: [R, V], the rows that its chunks need.
     """
     found = {}
-    row = 0
-    for chunk in plan.chunks:
+    rows = logits.split([chunk.num_rows for chunk in plan.chunks])
+    for chunk, own in zip(plan.chunks, rows, strict=True):
         if chunk.num_rows:
             params = chunk.sequence.params
             params = params if params.temperature else AS_THE_MODEL_SAYS
-            distribution = probabilities(logits[row : row + 1], [params])[0].cpu()
+            distribution = probabilities(own[:1], [params])[0].cpu()
             found[chunk.sequence] = len(chunk.sequence.token_ids), distribution
-        row += chunk.num_rows
     return found

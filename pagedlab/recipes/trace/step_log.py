@@ -79,13 +79,13 @@ class StepLog:
         """The sampled token and the likeliest others, by the sequence's name."""
         sampled = {}
         for sequence, (position, distribution) in self._likely.items():
-            if position < len(sequence.token_ids):
-                token_id = sequence.token_ids[position]
-                others = distribution.topk(min(self._chances, len(distribution))).indices.tolist()
-                ids = [token_id, *(other for other in others if other != token_id)]
-                rows = [
-                    [each, self._llm.decode([each]), round(distribution[each].item(), 6)]
-                    for each in ids[: self._chances]
-                ]
-                sampled[sequence.name] = {"of": len(distribution), "tokens": rows}
+            token_ids = sequence.token_ids[position : position + 1]
+            if not token_ids:  # its logits were not finite
+                continue
+            token_ids += distribution.topk(self._chances).indices.tolist()
+            tokens = []
+            for token_id in list(dict.fromkeys(token_ids))[: self._chances]:
+                chance = round(distribution[token_id].item(), 6)
+                tokens.append([token_id, self._llm.decode([token_id]), chance])
+            sampled[sequence.name] = {"of": len(distribution), "tokens": tokens}
         return sampled
