@@ -68,10 +68,6 @@ class ToyEngine:
         """Return a function that does nothing: no forward pass ever runs."""
         return lambda: None
 
-    def sequences(self) -> list[Sequence]:
-        """Return the sequences that hold blocks."""
-        return [each for each in self.scheduler.running if each.table.block_ids]
-
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of tokens: token i is the word "i"."""
         return "".join(f" {i}" for i in token_ids)
