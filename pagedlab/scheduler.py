@@ -406,8 +406,3 @@ class Scheduler:
         if self.prefix_cache is None:
             return 0
         return self.prefix_cache.num_shared(sequence.token_ids, salt=sequence.salt)
-
-
-def blocks_to_append(table: BlockTable, num_tokens: int) -> int:
-    """Return how many free blocks it takes to append tokens to a table, with a copy on write."""
-    return table.needs(num_tokens)

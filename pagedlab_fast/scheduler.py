@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence, blocks_to_append
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab_fast.asked import can_run_ahead
 
 PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
@@ -125,7 +125,7 @@ class FastScheduler(Scheduler):
             # the last token needs no KV
             end = sequence.num_prompt_tokens + sequence.max_tokens - 1
             stop = max(chunk.stop, min(chunk.stop + num_tokens, end))
-            need += blocks_to_append(sequence.table, stop - chunk.stop)
+            need += sequence.table.needs(stop - chunk.stop)
             longer.append(chunk._replace(stop=stop))
         if need > self.pool.num_free:
             return list(chunks)

@@ -35,7 +35,7 @@ from pagedlab.engine import LLM
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, load_model
 from pagedlab.sampling import NO_TOKEN, Sampled, invert, probabilities, sample_chunks, uniform
-from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence, blocks_to_append
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
 # Random numbers for one token must not depend on each other, so each use has its own stream.
@@ -311,7 +311,7 @@ class SpeculativeLLM(LLM):
         table = chunk.sequence.table
         draft = self._drafts.get(chunk.sequence, Draft())
         tokens = draft.tokens[: self.scheduler.budget]
-        if blocks_to_append(table, len(tokens)) > self.pool.num_free:
+        if table.needs(len(tokens)) > self.pool.num_free:
             return chunk
         table.append(len(tokens))
         self.scheduler.budget -= len(tokens)
