@@ -89,7 +89,7 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         engine = pagedlab_fast.LLM if rung in FAST else LLM
         llm = engine(model, verbose=False, **RUNGS[rung])
         if rung == "graphs alone":
-            one_by_one(llm.run_ahead)
+            one_by_one(llm.runner)
         if rung in FAST:
             llm.warm_up()
         llm.generate([prompt[::-1] for prompt in prompts[:4]], sampled([4])[0])
@@ -105,9 +105,9 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}
 
 
-def one_by_one(run_ahead: Any) -> None:
+def one_by_one(runner: Any) -> None:
     """Have the host wait for each step before it plans the next."""
-    run_ahead.max_in_flight = run_ahead.num_steps = run_ahead.max_steps = 1
+    runner.max_in_flight = runner.num_steps = runner.max_steps = 1
 
 
 def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str, Any]:

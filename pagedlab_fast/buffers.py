@@ -1,7 +1,7 @@
 """The tensors of steps that run ahead of the host: one set on the device, two on the host.
 
 A row belongs to a sequence. The host writes `RowParams`, `RowSampling`, block tables and, for a
-step with prompts or drafts, `StepInputs`. The device keeps `RowState` and writes `Samples`, which
+step with prompts or drafts, `StepInputs`. The device keeps the state and writes the samples, which
 the host reads when the window is done.
 """
 
@@ -21,8 +21,8 @@ from pagedlab_fast.asked import MAX_TOP_K, penalties_of
 from pagedlab_fast.shapes import Limits, StepShape, StepShapes, round_up
 from pagedlab_fast.window import RowPlan, Window
 
-# Each class below names the columns of one packed tensor, so that one copy between host and device
-# moves all of them. The kernels in decode_state.py know the order of the columns.
+# The columns of a packed tensor cross between host and device in one copy. The kernels in
+# decode_state.py know their order.
 
 
 @dataclass(frozen=True)
@@ -81,100 +81,42 @@ class RowSampling:
 
 
 @dataclass(frozen=True)
-class RowState:
-    """Where each row is, int32 [N] each. A step on the device moves it on.
-
-    Args:
-        packed: int32 [N, 3], all of the others.
-        token: token that the next step takes.
-        position: of this token.
-        ended: whether the text has ended.
-    """
-
-    packed: Tensor
-    token: Tensor
-    position: Tensor
-    ended: Tensor
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The tokens that the steps of a window sampled.
-
-    Args:
-        packed: float64 [steps, N, 2], both of the others; a token id is exact below 2**53.
-        tokens: [steps, N].
-        logprobs: [steps, N].
-    """
-
-    packed: Tensor
-    tokens: Tensor
-    logprobs: Tensor
-
-
-@dataclass(frozen=True)
 class StepInputs:
-    """A step's tokens, see `Batch`.
+    """A step's tokens.
 
     Args:
-        packed: int64, all of the others. Each shape has its own layout in it, so that a step copies
-            no more than its own size. The parts begin at multiples of 16 bytes, as Triton likes.
-        token_ids: int64 [T].
-        positions: int64 [T].
-        slots: int64 [T].
-        last_rows: int64 [R].
-        seq_lens: int32 [N].
-        query_starts: int32 [N + 1].
+        packed: int64, all tensors of the batch but the block tables. Each shape has its own layout
+            in it, so that a step copies no more than its own size. The parts begin at multiples of
+            16 bytes, as Triton likes.
+        batch: the forward pass over these tokens.
     """
 
     packed: Tensor
-    token_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    last_rows: Tensor
-    seq_lens: Tensor
-    query_starts: Tensor
+    batch: Batch
 
     @classmethod
-    def view(cls, memory: Tensor, shape: StepShape) -> StepInputs:
-        """The start of this memory, int64, laid out for a shape."""
+    def view(cls, memory: Tensor, block_tables: Tensor, shape: StepShape) -> StepInputs:
+        """The start of this memory, int64, laid out for a shape. block_tables: int32 [N, M]."""
         width = _width(shape)
         packed = memory[: _packed_size(shape)]
         token_ids, positions, slots, last_rows = packed[: 4 * width].view(4, width)
         small = packed[4 * width :].view(torch.int32)
-        return cls(
-            packed=packed,
+        batch = Batch(
             token_ids=token_ids[: shape.num_tokens],
             positions=positions[: shape.num_tokens],
             slots=slots[: shape.num_tokens],
-            last_rows=last_rows[: shape.num_last_rows],
+            block_tables=block_tables[: shape.rows],
             seq_lens=small[: shape.rows],
             query_starts=small[width : width + shape.rows + 1],
+            last_rows=last_rows[: shape.num_last_rows],
         )
+        return cls(packed, batch)
 
     def first_rows(self, rows: int) -> StepInputs:
         """The first rows of a decode step."""
-        return StepInputs(
-            packed=self.packed,
-            token_ids=self.token_ids[:rows],
-            positions=self.positions[:rows],
-            slots=self.slots[:rows],
-            last_rows=self.last_rows[:rows],
-            seq_lens=self.seq_lens[:rows],
-            query_starts=self.query_starts[: rows + 1],
-        )
-
-    def batch(self, block_tables: Tensor) -> Batch:
-        """The forward pass over these tokens. block_tables: int32 [N, M]."""
-        return Batch(
-            token_ids=self.token_ids,
-            positions=self.positions,
-            slots=self.slots,
-            block_tables=block_tables,
-            seq_lens=self.seq_lens,
-            query_starts=self.query_starts,
-            last_rows=self.last_rows,
-        )
+        columns = {name: column[:rows] for name, column in vars(self.batch).items()}
+        columns["query_starts"] = self.batch.query_starts[: rows + 1]
+        return StepInputs(self.packed, Batch(**columns))
 
 
 def _width(shape: StepShape) -> int:
@@ -195,8 +137,10 @@ class StepBuffers:
         sampling: `RowSampling`.
         block_tables: int32 [N, M].
         inputs_memory: int64, for the `StepInputs` of steps that the host lays out.
-        samples: `Samples`.
-        state: `RowState`.
+        samples: float64 [steps, N, 2], token and log-probability of each step of a window. A token
+            id is exact below 2**53.
+        state: int32 [N, 3], where each row is: the token that the next step takes, its position,
+            and whether the text has ended. A step on the device moves it on.
     """
 
     def __init__(self, limits: Limits, device: torch.device, pin_memory: bool = False) -> None:
@@ -205,17 +149,19 @@ class StepBuffers:
 
         max_rows, max_blocks, max_steps, _ = limits
         params = zeros(max_rows, 8)
-        samples = zeros(max_steps, max_rows, 2, dtype=torch.float64)
-        state = zeros(max_rows, 3, dtype=torch.int32)
         shapes = StepShapes(limits)
-        largest = StepShape(shapes.max_graph_tokens, shapes.max_tokens)
+        most = max([shapes.max_graph_tokens, *shapes.larger_tokens])
         self.params = RowParams(params, *params.unbind(1))
         sampling = zeros(6, max_rows, dtype=torch.float32)
         self.sampling = RowSampling(sampling, *sampling)
         self.block_tables = zeros(max_rows, max_blocks, dtype=torch.int32)
-        self.inputs_memory = zeros(_packed_size(largest))
-        self.samples = Samples(samples, *samples.unbind(2))
-        self.state = RowState(state, *state.unbind(1))
+        self.inputs_memory = zeros(_packed_size(StepShape(max_rows, most)))
+        self.samples = zeros(max_steps, max_rows, 2, dtype=torch.float64)
+        self.state = zeros(max_rows, 3, dtype=torch.int32)
+
+    def inputs(self, shape: StepShape) -> StepInputs:
+        """The inputs of a step that the host lays out."""
+        return StepInputs.view(self.inputs_memory, self.block_tables, shape)
 
 
 class DeviceBuffers(StepBuffers):
@@ -230,38 +176,34 @@ class DeviceBuffers(StepBuffers):
     def __init__(self, limits: Limits, device: torch.device) -> None:
         super().__init__(limits, device)
         max_rows = limits.max_rows
-        before = torch.zeros_like(self.state.packed)
-        self.state_before = RowState(before, *before.unbind(1))
+        self.state_before = torch.zeros_like(self.state)
         decode = StepShape(max_rows)
         memory = torch.zeros(_packed_size(decode), dtype=torch.int64, device=device)
-        self.decode_inputs = StepInputs.view(memory, decode)
-        torch.arange(max_rows, out=self.decode_inputs.last_rows)
-        torch.arange(max_rows + 1, out=self.decode_inputs.query_starts)
+        self.decode_inputs = StepInputs.view(memory, self.block_tables, decode)
+        torch.arange(max_rows, out=self.decode_inputs.batch.last_rows)
+        torch.arange(max_rows + 1, out=self.decode_inputs.batch.query_starts)
 
     def inputs(self, shape: StepShape) -> StepInputs:
         """The inputs of a step of this shape."""
         if shape.tokens is None:
             return self.decode_inputs.first_rows(shape.rows)
-        return StepInputs.view(self.inputs_memory, shape)
+        return super().inputs(shape)
 
-    def receive_params(self, host: HostBuffers, rows: int) -> None:
-        """Copy what the host says about the first rows; nothing waits."""
-        self.params.packed[:rows].copy_(host.params.packed[:rows], non_blocking=True)
-        self.sampling.packed.copy_(host.sampling.packed, non_blocking=True)
-
-    def receive_block_tables(self, host: HostBuffers, rows: int) -> None:
-        """Copy the block tables of the first rows; nothing waits."""
+    def receive(self, host: HostBuffers, shape: StepShape) -> None:
+        """Copy what the host wrote for a step of this shape; nothing waits."""
+        rows = shape.rows
+        if shape.is_sampled:
+            self.params.packed[:rows].copy_(host.params.packed[:rows], non_blocking=True)
+            self.sampling.packed.copy_(host.sampling.packed, non_blocking=True)
         self.block_tables[:rows].copy_(host.block_tables[:rows], non_blocking=True)
-
-    def receive_inputs(self, host: HostBuffers, shape: StepShape) -> None:
-        """Copy the tokens of a step of this shape; nothing waits."""
-        packed = StepInputs.view(self.inputs_memory, shape).packed
-        packed.copy_(host.inputs_memory[: len(packed)], non_blocking=True)
+        if shape.tokens is not None:
+            packed = self.inputs(shape).packed
+            packed.copy_(host.inputs_memory[: len(packed)], non_blocking=True)
 
     def send_results(self, host: HostBuffers) -> None:
         """Copy samples and state to the host; nothing waits."""
-        host.samples.packed.copy_(self.samples.packed, non_blocking=True)
-        host.state.packed.copy_(self.state.packed, non_blocking=True)
+        host.samples.copy_(self.samples, non_blocking=True)
+        host.state.copy_(self.state, non_blocking=True)
 
 
 class HostBuffers(StepBuffers):
@@ -278,41 +220,33 @@ class HostBuffers(StepBuffers):
         self.in_use = torch.cuda.Event() if on_gpu else None
         self._block_ids: list[list[int]] = [[] for _ in range(limits.max_rows)]  # as written
 
-    def write_params(
-        self,
-        plans: Seq[RowPlan],
-        rows: int,
-        before: Window | None,
-        counts_rows: Seq[int],
-    ) -> None:
+    def write_params(self, plans: Seq[RowPlan], rows: int, before: Window | None) -> None:
         """Write what the rows compute and how they sample. Those after the plans are idle.
 
         Args:
             plans: of the rows that are in use.
             rows: all rows of the step's shape.
             before: the window that has the tokens which the host does not know.
-            counts_rows: of the sequences, see `TokenCounts`.
         """
         source_rows = {}
         if before is not None:
-            source_rows = {plan.chunk.sequence: row for row, plan in enumerate(before.rows)}
-        sources = []
-        for plan in plans:
-            sources.append(-1 if plan.token is not None else source_rows[plan.chunk.sequence])
-        asked = [plan.chunk.sequence.params for plan in plans]
+            source_rows = {plan.sequence: row for row, plan in enumerate(before.rows)}
+        sources = [-1 if plan.token is not None else source_rows[plan.sequence] for plan in plans]
+        asked = [plan.sequence.params for plan in plans]
         positions = [plan.position for plan in plans]
         columns = self.params
         _write(columns.start, positions, rows)
         _write(columns.stop, [plan.position + plan.num_samples for plan in plans], rows)
         _write(columns.may_end, [not each.ignore_eos for each in asked], rows)
-        _write(columns.seed, [plan.chunk.sequence.seed % 2**63 for plan in plans], rows)
+        _write(columns.seed, [plan.sequence.seed % 2**63 for plan in plans], rows)
         _write(columns.token, [plan.token or 0 for plan in plans], rows)
         _write(columns.position, positions, rows)
         _write(columns.source, sources, rows, padding=-1)
         _write(self.sampling.temperature, [each.temperature for each in asked], rows)
         _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
         _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)
-        if any(counts_row >= 0 for counts_row in counts_rows):  # else no kernel reads these
+        counts_rows = [plan.counts_row for plan in plans]
+        if max(counts_rows, default=-1) >= 0:  # else no kernel reads these
             _write(columns.counts_row, counts_rows, rows, padding=-1)
             penalties = [penalties_of(each) or Penalties() for each in asked]
             _write(self.sampling.repetition, [each.repetition for each in penalties], rows)
@@ -338,7 +272,7 @@ class HostBuffers(StepBuffers):
         for chunk, end in zip(chunks, flat.starts[1:], strict=True):
             num_rows = 1 if shape.is_sampled else chunk.num_rows
             last_rows += range(end - num_rows, end)
-        inputs = StepInputs.view(self.inputs_memory, shape)
+        inputs = self.inputs(shape).batch
         _write(inputs.token_ids, flat.token_ids)
         _write(inputs.positions, flat.positions)
         _write(inputs.slots, flat.slots, padding=-1)

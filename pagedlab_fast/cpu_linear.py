@@ -8,6 +8,9 @@ but for their rounding.
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,18 +38,14 @@ class CPULinear(nn.Linear):
         return y[None]
 
 
-def use_cpu_linear(module: nn.Module) -> None:
-    """Make the large linear layers of a transformers module `CPULinear`. Its weights stay."""
+def with_cpu_linear(model: Model) -> Model:
+    """Another `Model` over the same weights, whose large linear layers are `CPULinear`."""
+    weights = [*model.module.parameters(), *model.module.buffers()]
+    module = deepcopy(model.module, {id(weight): weight for weight in weights})
     for layer in module.modules():
         if type(layer) is nn.Linear and layer.weight.numel() >= MIN_WEIGHTS:
             layer.__class__ = CPULinear
-
-
-def use_stock_linear(module: nn.Module) -> None:
-    """Undo `use_cpu_linear`."""
-    for layer in module.modules():
-        if isinstance(layer, CPULinear):
-            layer.__class__ = nn.Linear  # type: ignore[assignment]
+    return replace(model, module=module)
 
 
 def is_faster(model: Model) -> bool:

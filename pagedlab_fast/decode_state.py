@@ -1,7 +1,7 @@
 """Kernels that keep the state of decoding on the device: where a window begins, and what follows a
 step.
 
-A row is a sequence. `RowParams`, `RowState` and `Samples` of buffers.py say what the columns are.
+A row is a sequence. `RowParams` and `StepBuffers` of buffers.py say what the columns are.
 The kernels get the packed tensors:
 
     row_params  int64 [N, 8]               start, stop, may_end, seed, token, position, source,
@@ -12,8 +12,9 @@ The kernels get the packed tensors:
 
 from torch import Tensor
 
+from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
-from pagedlab_fast.buffers import DeviceBuffers, StepInputs
+from pagedlab_fast.buffers import DeviceBuffers
 from pagedlab_fast.token_counts import SAMPLED
 
 
@@ -118,21 +119,19 @@ def advance_kernel(
     )  # fmt: skip
 
 
-def begin(
-    buffers: DeviceBuffers, rows: int, block_size: int, prompts: StepInputs | None = None
-) -> None:
+def begin(buffers: DeviceBuffers, rows: int, block_size: int, prompts: Batch | None = None) -> None:
     """Begin a window: set the state of its first rows, and lay out a decode step.
 
     Args:
         buffers: `state_before` is what the window before left.
         rows: of the first step.
         block_size: tokens a block.
-        prompts: inputs of a first step with prompts. Tokens that the host did not know are put in.
+        prompts: of a first step with prompts. Tokens that the host did not know are put in.
     """
-    inputs = buffers.decode_inputs
-    with on_device_of(inputs.packed):
+    inputs = buffers.decode_inputs.batch
+    with on_device_of(inputs.token_ids):
         begin_kernel[(rows,)](
-            buffers.state.packed, buffers.state_before.packed,
+            buffers.state, buffers.state_before,
             buffers.params.packed,
             buffers.block_tables, buffers.block_tables.stride(0),
             prompts.token_ids if prompts else None, prompts.query_starts if prompts else None,
@@ -155,15 +154,15 @@ def advance(
         sampled: a token and its log-probability for each row, [N] each.
         counts: of `TokenCounts`, if a row has penalties.
     """
-    inputs = buffers.decode_inputs
-    with on_device_of(inputs.packed):
+    inputs = buffers.decode_inputs.batch
+    with on_device_of(inputs.token_ids):
         advance_kernel[(rows,)](
-            buffers.state.packed,
+            buffers.state,
             buffers.params.packed,
             buffers.block_tables, buffers.block_tables.stride(0),
             *sampled,
             end_token_ids, len(end_token_ids),
-            buffers.samples.packed, buffers.samples.packed.shape[1],
+            buffers.samples, buffers.samples.shape[1],
             counts, 0 if counts is None else counts.stride(0), SAMPLED,
             inputs.token_ids, inputs.positions, inputs.slots, inputs.seq_lens,
             block_size, power_of_two(len(end_token_ids)), num_warps=1,

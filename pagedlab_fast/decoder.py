@@ -21,27 +21,19 @@ A step that the host samples for is laid out like one with prompts, and ends aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pagedlab.attention import PagedAttention
-from pagedlab.engine import Forward
-from pagedlab.kv_cache import KVCache
+from pagedlab.sampling import Sampled
 from pagedlab.scheduler import Chunk
-from pagedlab_fast.buffers import DeviceBuffers, HostBuffers
+from pagedlab_fast.buffers import HostBuffers
 from pagedlab_fast.decode_state import begin
-from pagedlab_fast.device_step import DeviceStep, end_token_tensor
-from pagedlab_fast.fused import Fused
-from pagedlab_fast.graph_runner import GraphRunner
-from pagedlab_fast.parallel_compile import compile_in_parallel
+from pagedlab_fast.device_step import DeviceStep, GraphRunner
 from pagedlab_fast.shapes import Limits, StepShape, StepShapes, pack_shapes
-from pagedlab_fast.token_counts import TokenCounts
 from pagedlab_fast.window import RowPlan, Window
 
 
@@ -49,52 +41,28 @@ class Decoder:
     """Launches windows of steps and collects their tokens.
 
     Args:
-        forward: the forward pass of this rank: `Model.forward`, or one like it.
-        cache: where keys and values are.
-        attend: the attention function, which must not wait for the device.
-        end_token_ids: tokens that end a text.
-        vocabulary: tokens of the vocabulary.
+        step: runs a step on the device.
         limits: of every window.
-        fused: the layers of `forward`, if they can run without the logits; else None.
         graphs: whether steps are CUDA graphs; else kernels are launched one by one.
-        ranks: distributed's, if several share the model.
     """
 
-    def __init__(  # noqa: PLR0913 - what one device needs
-        self,
-        forward: Forward,
-        cache: KVCache,
-        attend: PagedAttention,
-        end_token_ids: Iterable[int],
-        vocabulary: int,
-        limits: Limits,
-        fused: Fused | None = None,
-        graphs: bool = True,
-        ranks: Any = None,
-    ) -> None:
-        device = cache.keys.device
+    def __init__(self, step: DeviceStep, limits: Limits, graphs: bool) -> None:
+        self.step = step
         self.shapes = StepShapes(limits)
-        self.buffers = DeviceBuffers(limits, device)
-        ends = end_token_tensor(end_token_ids, device)
-        self.tokens = TokenCounts(limits.max_rows, vocabulary, device)
-        self.step = DeviceStep(
-            forward, cache, attend, ends, self.buffers, self.tokens, fused, ranks
-        )
-        self.runner = GraphRunner(self.step, self.shapes.max_graph_tokens, graphs)
-        self.ranks = ranks
-        if ranks and graphs:
-            ranks.hold(self.runner.graphs)
+        self.buffers = step.buffers
+        self.tokens = step.tokens
+        self.runner = GraphRunner(step, self.shapes.max_graph_tokens, graphs)
+        self.ranks = step.ranks
+        if self.ranks and graphs:
+            self.ranks.hold(self.runner.graphs)
         # Two, used in turns: the device may still read the one while the host writes the other.
+        device = step.cache.keys.device
         self.hosts = [HostBuffers(limits, device) for _ in range(2)]
         self._turn = 0
 
     # ------------------------------------------------------------------ windows
 
-    def launch(
-        self,
-        chunks: Seq[Chunk],
-        before: Window | None = None,
-    ) -> Window:
+    def launch(self, chunks: Seq[Chunk], before: Window | None = None) -> Window:
         """Launch a window, and wait for nothing.
 
         The first step takes what is known of each sequence, or one token that the device has. Each
@@ -108,21 +76,19 @@ class Decoder:
         """
         host = self._take_turn()
         plans = [RowPlan.of(chunk) for chunk in chunks]
-        counts_rows = self.tokens.prepare(plans)
-        is_penalised = max(counts_rows) >= 0
+        is_penalised = self.tokens.prepare(plans)
         shape = self._first_shape(plans)._replace(is_penalised=is_penalised)
-        self._send_window(host, plans, shape, before, counts_rows)
+        self._send_window(host, plans, shape, before)
         num_further = max(plan.num_samples for plan in plans) - 1
         further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
         self._start([shape] + [further] * num_further)
         self.buffers.send_results(host)
-        window = Window(plans, host.samples, host.state)
-        if self.buffers.params.packed.is_cuda:
-            window.done = torch.cuda.current_stream().record_event()
-        return window
+        is_cuda = self.buffers.params.packed.is_cuda
+        done = torch.cuda.current_stream().record_event() if is_cuda else None
+        return Window(plans, host.samples, host.state, done)
 
-    def collect(self, window: Window) -> list[tuple[list[int], list[float]]]:
-        """Wait for a window: the new tokens of each row, and their log-probabilities.
+    def collect(self, window: Window) -> list[Sampled]:
+        """Wait for a window: the new tokens of each row.
 
         A row has fewer than it should sample only if its text ended.
 
@@ -132,14 +98,14 @@ class Decoder:
         self._wait(window.done)
         num_rows = len(window.rows)
         num_steps = max(plan.num_samples for plan in window.rows)
-        tokens = window.samples.tokens[:num_steps, :num_rows].t().long().tolist()
-        logprobs = window.samples.logprobs[:num_steps, :num_rows].t().tolist()
-        positions = window.row_state.position[:num_rows].tolist()
+        tokens = window.samples[:num_steps, :num_rows, 0].t().long().tolist()
+        logprobs = window.samples[:num_steps, :num_rows, 1].t().tolist()
+        positions = window.state[:num_rows, 1].tolist()
         collected = []
         for row, plan in enumerate(window.rows):
             # negative if the text had ended before this window
             count = max(0, positions[row] + 1 - plan.first_stop)
-            collected.append((tokens[row][:count], logprobs[row][:count]))
+            collected.append(Sampled(tokens[row][:count], logprobs[row][:count]))
         return collected
 
     def forget(self) -> None:
@@ -155,25 +121,18 @@ class Decoder:
         return self.shapes.ragged(len(plans), num_tokens)
 
     def _send_window(
-        self,
-        host: HostBuffers,
-        plans: Seq[RowPlan],
-        shape: StepShape,
-        before: Window | None,
-        counts_rows: Seq[int],
+        self, host: HostBuffers, plans: Seq[RowPlan], shape: StepShape, before: Window | None
     ) -> None:
         """Write all that a window needs, copy it to the device, and set the rows' state there."""
         buffers = self.buffers
-        host.write_params(plans, shape.rows, before, counts_rows)
-        buffers.receive_params(host, shape.rows)
+        host.write_params(plans, shape.rows, before)
         host.write_block_tables([plan.chunk for plan in plans])
-        buffers.receive_block_tables(host, shape.rows)
         prompts = None
         if shape.tokens is not None:
             host.write_inputs([plan.first_chunk for plan in plans], shape)
-            buffers.receive_inputs(host, shape)
-            prompts = buffers.inputs(shape)
-        buffers.state_before.packed.copy_(buffers.state.packed)
+            prompts = buffers.inputs(shape).batch
+        buffers.receive(host, shape)
+        buffers.state_before.copy_(buffers.state)
         begin(buffers, shape.rows, self.step.cache.block_size, prompts)
 
     # ------------------------------------------------------------------ steps that the host samples
@@ -190,11 +149,10 @@ class Decoder:
         shape = self.shapes.host_sampled(len(chunks), num_tokens)
         host = self._take_turn()
         host.write_block_tables(chunks)
-        self.buffers.receive_block_tables(host, shape.rows)
         num_wanted = host.write_inputs(chunks, shape)
-        self.buffers.receive_inputs(host, shape)
+        self.buffers.receive(host, shape)
         step = self.step
-        batch = step.batch(shape)
+        batch = self.buffers.inputs(shape).batch
         last_rows = batch.last_rows[:num_wanted]
         if step.fused is None:
             return step.forward(replace(batch, last_rows=last_rows), step.cache, step.attend)
@@ -205,49 +163,26 @@ class Decoder:
     # ------------------------------------------------------------------ before the first window
 
     def capture(self, is_sampled: bool = True) -> None:
-        """Run a step of every shape, and capture those that are graphs.
-
-        Whatever kernels a step needs are compiled then. They are compiled in parallel first, where
-        ranks need not agree on it.
+        """Run a step of every shape, which compiles its kernels, and capture those that are graphs.
 
         Args:
             is_sampled: whether steps are captured that the device samples for, or those that the
                 host does; of the latter there are none if the layers cannot run by themselves.
         """
         shapes = self.shapes.to_capture(is_sampled or self.step.fused is None)
-        is_compiled = self.runner.enabled and self.step.fused is not None
-        if is_compiled:
-            self._compile(shapes)
         for shape in shapes:
             self._send_idle(shape)
-            # A first run compiles what the capture in the second may not.
-            once = is_compiled or (shape.tokens or 0) > self.shapes.max_graph_tokens
-            self._start([shape] if once else [shape, shape])
-
-    def _compile(self, shapes: Seq[StepShape]) -> None:
-        """Compile the kernels of these steps.
-
-        Two layers launch them all: the last layer of a prompt is unlike the others, which are
-        alike.
-        """
-        step = self.step.with_last_layers(2)
-
-        def launch_all() -> None:
-            for shape in shapes:
-                self._send_idle(shape)
-                step.run(shape)
-                self.runner.mark_seen(shape)
-
-        compile_in_parallel(launch_all)
+            # The first run compiles what the capture in the second may not.
+            self._start([shape, shape] if self.runner.can_capture(shape) else [shape])
 
     def _send_idle(self, shape: StepShape) -> None:
         """Send a step of this shape whose rows are all idle."""
         host = self._take_turn()
         if shape.is_sampled:
-            self._send_window(host, [], shape, None, [])
+            self._send_window(host, [], shape, None)
         else:
             host.write_inputs([], shape)
-            self.buffers.receive_inputs(host, shape)
+            self.buffers.receive(host, shape)
 
     # ------------------------------------------------------------------ ranks, and the two hosts
 

@@ -1,12 +1,12 @@
 """One step on the device: the forward pass, sampling, and the inputs of the next step.
 
-Nothing here waits for the device, so a step can be captured as a CUDA graph.
+Nothing here waits for the device, so a step can be captured as a CUDA graph: one launch in place of
+hundreds. The grids of the kernels depend on shapes alone, never on values, so one graph serves
+every step of its shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.engine import Forward
 from pagedlab.kv_cache import KVCache
+from pagedlab.loading import no_collections
 from pagedlab_fast.buffers import DeviceBuffers
 from pagedlab_fast.decode_state import advance
 from pagedlab_fast.fused import Fused
@@ -34,7 +35,7 @@ class DeviceStep:
         forward: the forward pass of this rank: `Model.forward`, or one like it.
         cache: where keys and values are.
         attend: the attention function. It must not wait for the device; the Triton kernels do not.
-        end_token_ids: [E] tokens that end a text, on the device.
+        end_token_ids: [E] tokens that end a text, on the device; -1 if there are none.
         buffers: inputs and results.
         tokens: the tokens of sequences with penalties.
         fused: the layers of `forward`, if they can run without the logits; else None.
@@ -47,25 +48,21 @@ class DeviceStep:
     end_token_ids: Tensor
     buffers: DeviceBuffers
     tokens: TokenCounts
-    fused: Fused | None = None
-    ranks: Any = None
-
-    def batch(self, shape: StepShape) -> Batch:
-        """The forward pass of a step of this shape."""
-        return self.buffers.inputs(shape).batch(self.buffers.block_tables[: shape.rows])
+    fused: Fused | None
+    ranks: Any
 
     @torch.inference_mode()
     def run(self, shape: StepShape) -> Tensor | None:
         """Run a step: sample into the buffers, or return hidden states [T, H] for the host."""
+        inputs = self.buffers.inputs(shape)
         if self.ranks:
             # Rank 0 samples alone, and the others take its inputs: so ranks cannot diverge.
-            self.ranks.share(self.buffers.inputs(shape).packed)
-        batch = self.batch(shape)
+            self.ranks.share(inputs.packed)
         if self.fused and not shape.is_sampled:
-            return self.fused.hidden_states(batch, self.cache, self.attend, all_rows=True)
-        logits = self.forward(batch, self.cache, self.attend)
+            return self.fused.hidden_states(inputs.batch, self.cache, self.attend, all_rows=True)
+        logits = self.forward(inputs.batch, self.cache, self.attend)
         if not self.ranks or self.ranks.rank == 0:
-            self._sample(shape, batch, logits)
+            self._sample(shape, inputs.batch, logits)
         return None
 
     def _sample(self, shape: StepShape, batch: Batch, logits: Tensor) -> None:
@@ -86,15 +83,60 @@ class DeviceStep:
         sampled = triton_sample(logits, *limits, u, penalties)
         advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled, counts)
 
-    def with_last_layers(self, num_layers: int) -> DeviceStep:
-        """The same step on the last layers of the model alone. It needs `fused`."""
-        assert self.fused is not None
-        step = copy(self)
-        step.fused = self.fused.last_layers(num_layers)
-        step.forward = step.fused.forward
-        return step
 
+class GraphRunner:
+    """Runs steps, and captures those whose shape occurs a second time.
 
-def end_token_tensor(token_ids: Iterable[int], device: torch.device) -> Tensor:
-    """The tokens that end a text, [E]; -1, which no token is, if there are none."""
-    return torch.tensor(sorted(token_ids) or [-1], device=device)
+    By then their kernels are compiled, and what is allocated only once is there.
+
+    Args:
+        step: runs a step launch by launch.
+        max_tokens: steps with more tokens are never captured.
+        enabled: whether any step is captured.
+    """
+
+    def __init__(self, step: DeviceStep, max_tokens: int, enabled: bool) -> None:
+        self.step = step
+        self.graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
+        self.enabled = enabled
+        self._max_tokens = max_tokens
+        self._seen: set[StepShape] = set()
+        self._hidden = torch.empty(0)  # of steps that the host samples for
+        if step.fused:
+            width = step.fused.module.config.hidden_size
+            self._hidden = step.cache.keys.new_empty(max_tokens, width)
+
+    def run(self, shape: StepShape) -> Tensor | None:
+        """Run a step of this shape, as `DeviceStep.run` does."""
+        if not self.can_capture(shape):
+            return self.step.run(shape)
+        if shape not in self.graphs:
+            if shape not in self._seen:
+                self._seen.add(shape)
+                return self.step.run(shape)
+            self.graphs[shape] = self._capture(shape)
+        self.graphs[shape].replay()
+        return None if shape.is_sampled else self._hidden[: shape.num_tokens]
+
+    def can_capture(self, shape: StepShape) -> bool:
+        """Whether steps of this shape are graphs."""
+        return self.enabled and (shape.tokens or 0) <= self._max_tokens
+
+    def captures_next(self, shape: StepShape) -> bool:
+        """Whether the next step of this shape is captured."""
+        return self.can_capture(shape) and shape in self._seen and shape not in self.graphs
+
+    def _capture(self, shape: StepShape) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        pool = None  # of memory, which all graphs share
+        if self.graphs:
+            pool = next(iter(self.graphs.values())).pool()
+        # Not "global": NCCL's own thread may look after an earlier sum meanwhile.
+        # To end a graph of another engine meanwhile, as garbage, would spoil this one.
+        one = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+        with no_collections(), one:
+            hidden = self.step.run(shape)
+            if hidden is not None:
+                # The next graph may write over the memory of this one, so its result is copied.
+                self._hidden[: len(hidden)] = hidden
+        return graph

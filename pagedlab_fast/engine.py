@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import atexit
+import gc
+from typing import Any
 
 from pagedlab.arguments import one_of, optional_integer
 from pagedlab.engine import EagerRunner, Runner
 from pagedlab.kernels import compiles_for
 from pagedlab.outputs import Completion
+from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.ranks import Ranked
 from pagedlab.recipes.speculative import Drafter, SpeculativeLLM
-from pagedlab_fast.choose import choose
-from pagedlab_fast.run_ahead import RunAhead
+from pagedlab.sampling_params import SamplingParams
+from pagedlab_fast.choose import (
+    Wanted,
+    choose_fused,
+    is_on_gpu,
+    make_runner,
+    ranks_of,
+    takes_graphs,
+)
+from pagedlab_fast.cpu_linear import is_faster, with_cpu_linear
 from pagedlab_fast.runner import FastRunner
 from pagedlab_fast.scheduler import FastScheduler, FastSequence
-from pagedlab_fast.warm_up import warm_up
 
 GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
-Wanted = bool | Literal["auto"]
 
 
 class LLM(SpeculativeLLM, Ranked):
     """A language model that gives the answers of `pagedlab.LLM` sooner.
 
     Args:
-        model: as for `pagedlab.LLM`.
+        model: as for `pagedlab.LLM`. Several engines may share a `Model`.
         cuda_graphs: run several steps in one launch, without the host. Then `step` may return
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
@@ -55,8 +64,8 @@ class LLM(SpeculativeLLM, Ranked):
         one_of("fused", fused, (True, False, "auto"))
         self._cuda_graphs = cuda_graphs
         self._fused = fused
-        self._streams = True  # whether new sequences are read token by token
         self._max_prompt_tokens = optional_integer("max_prompt_tokens", max_prompt_tokens, 1)
+        self._streams = True  # whether new sequences are read token by token
         given = {"scheduler": FastScheduler, "runner": self._make_runner} | options
         super().__init__(model, drafter=drafter, ranks=ranks, **given)
         if compiles_for(self.model.device):
@@ -79,8 +88,8 @@ class LLM(SpeculativeLLM, Ranked):
     def make_scheduler(self) -> Any:
         """Make a scheduler over the pool, with the limit of prompt tokens."""
         scheduler = super().make_scheduler()
-        is_on_gpu = self.model.device.type == "cuda"
-        limit = self._max_prompt_tokens or (GPU_PROMPT_TOKENS if is_on_gpu else None)
+        is_cuda = self.model.device.type == "cuda"
+        limit = self._max_prompt_tokens or (GPU_PROMPT_TOKENS if is_cuda else None)
         if isinstance(scheduler, FastScheduler) and limit is not None:
             scheduler.max_prompt_tokens = limit
         return scheduler
@@ -88,24 +97,14 @@ class LLM(SpeculativeLLM, Ranked):
     @staticmethod
     def _make_runner(llm: LLM) -> Runner:
         """Take a faster forward pass and steps that run ahead, as far as they suit the device."""
-        chosen = choose(
-            llm.model,
-            llm.cache,
-            llm.attend,
-            llm.scheduler,
-            fused=llm._fused,
-            cuda_graphs=llm._cuda_graphs,
-        )
-        llm.forward = chosen.forward
-        if chosen.run_ahead is None:
-            return EagerRunner(llm)
-        # a drafter needs to know the tokens before
-        return FastRunner(llm, chosen.run_ahead, launches=llm.drafter is None)
-
-    @property
-    def run_ahead(self) -> RunAhead | None:
-        """Launches several steps ahead of the host; None if each step waits for the one before."""
-        return self.runner.run_ahead if isinstance(self.runner, FastRunner) else None
+        model = llm.model
+        has_graphs = takes_graphs(llm._cuda_graphs, model, llm.attend, llm.scheduler)
+        fused = choose_fused(model, llm._fused, is_on_gpu(model, llm.attend))
+        if fused is not None and ranks_of(model) is None:
+            llm.forward = fused.forward
+        elif fused is None and llm._fused and is_faster(model):
+            llm.forward = with_cpu_linear(model).forward
+        return make_runner(llm, fused) if has_graphs else EagerRunner(llm)
 
     def warm_up(self) -> None:
         """Compile all kernels and capture CUDA graphs now, and not at their first use.
@@ -117,4 +116,27 @@ class LLM(SpeculativeLLM, Ranked):
                 f"warm_up takes an idle engine, and {self.num_unfinished} requests are queued: "
                 "call it first"
             )
-        warm_up(self)
+        if isinstance(self.runner, FastRunner):
+            self.runner.warm_up()
+        for num_tokens in [16] if self.model.device.type == "cpu" else [16, 1024]:
+            self._run_requests(num_tokens)
+        gc.collect()
+        atexit.register(gc.unfreeze)  # else nanobind, Triton's binding, reports leaks
+        gc.freeze()  # what is there stays: the collector need not look through it between steps
+
+    def _run_requests(self, num_tokens: int) -> None:
+        """Run requests for what is no part of a graph: sampling by the host, copies of blocks.
+
+        Their prompts have this many tokens, or as many as fit.
+        """
+        fit = self.num_blocks * self.block_size // 4
+        longest = min(self.max_batch_tokens, self.model.max_length, fit) - 4
+        few = 4 if longest > 4 else 1
+        requests = [SamplingParams(max_tokens=few), SamplingParams(max_tokens=few, logprobs=0)]
+        if longest > 4 and self.num_blocks >= 8 and self.max_sequences > 1:
+            requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block
+        penalised = [SamplingParams(max_tokens=few, adjust=Penalties(repetition=1.1))]
+        # One request that needs the host brings the others to the host, too.
+        for batch in requests, penalised:
+            length = max(1, min(num_tokens - 1, longest))
+            self.generate([[i] * length for i in range(len(batch))], batch)

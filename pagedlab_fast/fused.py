@@ -24,13 +24,12 @@ kernels are launched on the current device: to choose it each time would cost as
 
 The stacked weights take the place of the stock ones, which become views of them, and the norms'
 weights become ones. So the memory stays the same, and transformers' own `generate` still runs on
-the module.
+the module. A second engine on the same module shares what the first has stacked.
 """
 
-from copy import copy
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +44,7 @@ from pagedlab_fast.norm import norm, overlap_options, row_of, scale_of
 from pagedlab_fast.small_gemm import KVTarget
 from pagedlab_fast.swiglu import swiglu
 
-ARCHITECTURES = ("qwen2", "llama")  # whose layers are just what `Fused.hidden_states` computes
+ARCHITECTURES = ("qwen2", "llama")
 # frequencies that do not depend on the positions
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
@@ -188,39 +187,17 @@ class Layer(NamedTuple):
     down: Tensor
 
 
-@dataclass
-class SmallGemmRows:
-    """Rows up to which each product of a layer is one of small_gemm.py."""
-
-    qkv: int
-    out: int
-    gate_up: int
-    down: int
-
-    @classmethod
-    def of(cls, layer: Layer) -> "SmallGemmRows":
-        return cls(
-            qkv=small_gemm.max_rows("qkv", layer.qkv),
-            out=small_gemm.max_rows("add", layer.out),
-            gate_up=small_gemm.max_rows("gate", layer.gate_up),
-            down=small_gemm.max_rows("add", layer.down),
-        )
+# Of modules whose weights are stacked. Another engine on such a module shares them.
+_layers = WeakKeyDictionary[Any, list[Layer]]()
 
 
-def why_not(module: Any) -> str | None:
-    """What keeps this transformers module from being fused; None if nothing does."""
+def can_fuse(module: Any) -> bool:
+    """Whether the layers of a transformers module are just what `Fused.hidden_states` computes."""
     config = module.config
     layer = module.model.layers[0]
-    if config.model_type not in ARCHITECTURES:
-        known = " or ".join(ARCHITECTURES)
-        return f"its layers are {config.model_type}'s, and {known} is what is known here"
-    if config.hidden_act != "silu":
-        return f"its activation is {config.hidden_act}, not silu"
-    if layer.self_attn.o_proj.bias is not None or layer.mlp.down_proj.bias is not None:
-        return "its output projections have a bias"
-    if module.dtype == torch.float64:
-        return "the kernels compute in fp32, and it is in fp64"
-    return None
+    has_biases = layer.self_attn.o_proj.bias is not None or layer.mlp.down_proj.bias is not None
+    is_known = config.model_type in ARCHITECTURES and config.hidden_act == "silu"
+    return is_known and not has_biases and module.dtype != torch.float64
 
 
 class Fused:
@@ -235,24 +212,22 @@ class Fused:
     """
 
     def __init__(self, module: Any, ranks: Any = None) -> None:
-        problem = why_not(module)
-        if problem:
-            raise ValueError(f"this model cannot be fused: {problem}")
+        if not can_fuse(module):
+            raise ValueError(
+                f"this {module.config.model_type} cannot be fused: that takes layers of "
+                f"{' or '.join(ARCHITECTURES)} with silu, no biases but those of queries, keys and "
+                "values, and at most fp32"
+            )
         self.module = module
         self.epsilon = module.config.rms_norm_eps
         self.ranks = ranks
-        with torch.no_grad():
-            self.layers = [_joined(layer) for layer in module.model.layers]
-        # Torch's allocator still holds the separate weights' memory, and CUDA graphs need some that
-        # it does not hold.
-        torch.cuda.empty_cache()
-        self.small_gemm_rows = SmallGemmRows.of(self.layers[0])
-
-    def last_layers(self, num_layers: int) -> "Fused":
-        """The same model with its last layers alone."""
-        fused = copy(self)
-        fused.layers = self.layers[-num_layers:]
-        return fused
+        self.layers = _layers_of(module)
+        first = self.layers[0]
+        # Rows up to which each product of a layer is one of small_gemm.py.
+        self.max_qkv = small_gemm.max_rows("qkv", first.qkv)
+        self.max_out = small_gemm.max_rows("add", first.out)
+        self.max_gate_up = small_gemm.max_rows("gate", first.gate_up)
+        self.max_down = small_gemm.max_rows("add", first.down)
 
     @torch.inference_mode()  # or each projection keeps its input for a gradient
     def forward(self, batch: Batch, cache: KVCache, attend: PagedAttention) -> Tensor:
@@ -283,7 +258,7 @@ class Fused:
         # [T, H], the residual stream, changed in place from here on
         x = model.embed_tokens(batch.token_ids)
         seen = batch.block_tables, batch.seq_lens, batch.query_starts
-        project = small_gemm.qkv if len(x) <= self.small_gemm_rows.qkv else qkv
+        project = small_gemm.qkv if len(x) <= self.max_qkv else qkv
         with on_device_of(x):
             cos, sin = angles(model.rotary_emb, x, batch.positions)
             for i, layer in enumerate(self.layers):
@@ -295,20 +270,20 @@ class Fused:
                     q = q[batch.last_rows]
                     seen = _as_sequences(batch)
                 attended = attend(q, target.k_cache, target.v_cache, *seen, None).flatten(1)
-                self._add(x, attended, layer.out, self.small_gemm_rows.out)
-                is_small = len(x) <= self.small_gemm_rows.gate_up
+                self._add(x, attended, layer.out, self.max_out)
+                is_small = len(x) <= self.max_gate_up
                 activate = small_gemm.swiglu if is_small else swiglu
                 inner = activate(x, self.epsilon, layer.gate_up)
-                self._add(x, inner, layer.down, self.small_gemm_rows.down)
+                self._add(x, inner, layer.down, self.max_down)
         return x
 
-    def _add(self, x: Tensor, inputs: Tensor, weight: Tensor, small_gemm_rows: int) -> None:
+    def _add(self, x: Tensor, inputs: Tensor, weight: Tensor, max_rows: int) -> None:
         """Add a product to the residual stream; with several ranks, the sum of all their products.
 
         The sum counts the stream once: rank 0 adds to it, and the others overwrite theirs.
         """
         overwrite = self.ranks is not None and self.ranks.rank > 0
-        if len(x) <= small_gemm_rows:
+        if len(x) <= max_rows:
             small_gemm.add(x, inputs, weight, overwrite=overwrite)
         elif overwrite:
             torch.mm(inputs, weight.t(), out=x)
@@ -336,38 +311,49 @@ def _as_sequences(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return batch.block_tables[sequences], seq_lens, query_starts
 
 
+@torch.no_grad()
+def _layers_of(module: Any) -> list[Layer]:
+    """The stacked weights of a transformers module. They are stacked once."""
+    layers = _layers.get(module)
+    first = module.model.layers[0].self_attn.q_proj.weight
+    if layers is None or layers[0].qkv.data_ptr() != first.data_ptr():  # it was moved since
+        layers = _layers[module] = [_joined(layer) for layer in module.model.layers]
+        # Torch's allocator still holds the separate weights' memory, and CUDA graphs need some that
+        # it does not hold.
+        torch.cuda.empty_cache()
+    return layers
+
+
 def _joined(layer: Any) -> Layer:
     """A transformers layer's weights, stacked."""
     attention = layer.self_attn
     mlp = layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    gate_up = [mlp.gate_proj, mlp.up_proj]
+    biases = [each.bias for each in projections]
+    gate_up = [mlp.gate_proj.weight, mlp.up_proj.weight]
     return Layer(
-        qkv=_stacked(projections, "weight", layer.input_layernorm.weight),
-        qkv_bias=None if attention.q_proj.bias is None else _stacked(projections, "bias"),
+        qkv=_stacked([each.weight for each in projections], layer.input_layernorm.weight),
+        qkv_bias=None if biases[0] is None else _stacked(biases),
         out=attention.o_proj.weight,
-        gate_up=_stacked(gate_up, "weight", layer.post_attention_layernorm.weight),
+        gate_up=_stacked(gate_up, layer.post_attention_layernorm.weight),
         down=mlp.down_proj.weight,
     )
 
 
-def _stacked(linears: list[Any], name: str, gain: Tensor | None = None) -> Tensor:
+def _stacked(parts: list[Tensor], gain: Tensor | None = None) -> Tensor:
     """Stack parameters of several linear layers in one tensor, and make them views of it.
 
     Args:
-        linears: the layers.
-        name: of the parameter.
+        parts: the parameters.
         gain: weight of the norm that all of them read. Their columns take it, and it becomes ones.
     """
-    parts = [getattr(linear, name) for linear in linears]
     stacked = torch.cat([part.data for part in parts])
     if gain is not None:
         stacked *= gain.data
-    views = stacked.split([len(part) for part in parts])
-    owners, data = [*parts], [*views]
+    views = list(stacked.split([len(part) for part in parts]))
     if gain is not None:
-        owners.append(gain)
-        data.append(torch.ones_like(gain.data))
+        parts = [*parts, gain]
+        views.append(torch.ones_like(gain.data))
     # One call, so that no interrupt leaves a module that computes something else.
-    list(map(setattr, owners, repeat("data"), data))
+    list(map(setattr, parts, repeat("data"), views))
     return stacked

@@ -1,66 +1,165 @@
-"""The runner that keeps the device busy: it launches windows of steps before the host has seen the
-tokens of the last one.
+"""The loop with overlap: while the device computes a window, the next is planned and launched.
+
+    device   | window 1 ........... | window 2 ........... | window 3 ...
+    host     | plan 2, launch 2 ... | collect 1, plan 3 .. | collect 2 ...
+
+`EagerRunner` is the loop without overlap: `submit` keeps a plan, and `collect` computes it.
+
+The blocks and positions of a sequence are known before its tokens are, so a window needs nothing of
+the one before but what the device has itself. To the scheduler, tokens that are sampled at the
+moment are tokens: `FastSequence.num_pending`.
+
+A window is one step of any kind, and as many decode steps as keep the device busy while the host
+works. It is no longer than that, because a new request waits for the whole window. Where no reader
+waits for a next token, windows are long: the host's work is done once a window.
+
+The host cannot foresee where a text ends. It learns so a window later: until then the slots of the
+sequence stay unused, and tokens after its end are not taken.
 """
 
 from __future__ import annotations
 
+from time import perf_counter
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from pagedlab.engine import LLM, EagerRunner
+from pagedlab.engine import EagerRunner
 from pagedlab.sampling import Sampled
 from pagedlab.scheduler import Plan, Sequence
-from pagedlab_fast.run_ahead import RunAhead
+from pagedlab_fast.asked import can_run_ahead
+from pagedlab_fast.window import Window
+
+if TYPE_CHECKING:
+    from pagedlab_fast.decoder import Decoder  # needs Triton
+    from pagedlab_fast.engine import LLM
+
+# steps of a window, at most, that a reader waits for, or a request that is not admitted yet
+STREAMED_STEPS = 8
 
 
 class FastRunner(EagerRunner):
-    """Launches windows for sequences that the device can sample for, and runs the steps of others
-    when they are collected.
+    """Launches windows of steps for sequences that the device can sample for.
+
+    The steps of other sequences, and of an engine with a drafter, run when they are collected.
 
     Args:
         llm: the engine.
-        run_ahead: launches and collects windows.
-        launches: whether windows may be launched; without them, steps still run in CUDA graphs.
+        decoder: launches windows on the device, and collects them.
+        max_steps: steps of a window, at most.
+
+    Attributes:
+        max_streamed_steps: steps of a window, at most, where a reader waits for a next token.
+        num_steps: of the next window that a reader waits for; it follows how long the host waits.
+        max_in_flight: windows in flight, at most: the one on the device, and the next.
     """
 
-    def __init__(self, llm: LLM, run_ahead: RunAhead, launches: bool = True) -> None:
+    llm: LLM
+
+    def __init__(self, llm: LLM, decoder: Decoder, max_steps: int) -> None:
         super().__init__(llm)
-        self.run_ahead = run_ahead
-        self.launches = launches
+        self.decoder = decoder
+        self.max_steps = max_steps
+        self.max_streamed_steps = min(STREAMED_STEPS, max_steps)
+        self.num_steps = self.max_streamed_steps
+        self.max_in_flight = 2
+        # A drafter needs to know the tokens before.
+        self.launches = llm.drafter is None
+        self.launched: list[tuple[Plan, Window]] = []  # in flight, the oldest first
+        self._collected_at = 0.0  # when the latest window was collected
+
+    @property
+    def in_flight(self) -> int:
+        """Windows that were launched and not collected."""
+        return len(self.launched)
 
     @property
     def has_room(self) -> bool:
-        if self.plan is not None:
+        if self.plan is not None or self.in_flight >= self.max_in_flight:
             return False
-        if self.run_ahead.in_flight == 0:
+        if self.in_flight == 0:
             return True
-        if self.run_ahead.in_flight >= self.run_ahead.max_in_flight:
-            return False
         # A step that the host samples for is planned only when no window is in flight. It would
         # have to wait for them, with blocks that are registered and not computed.
-        scheduler = self.run_ahead.scheduler
-        if not self.run_ahead.supports(scheduler.running):
+        scheduler = self.llm.scheduler
+        if not all(map(can_run_ahead, scheduler.running)):
             return False
-        return self.run_ahead.supports(scheduler.waiting) or not scheduler.has_room_for_next()
+        return all(map(can_run_ahead, scheduler.waiting)) or not scheduler.has_room_for_next()
 
     def submit(self, plan: Plan) -> None:
-        if self.launches and self.run_ahead.supports(chunk.sequence for chunk in plan.chunks):
-            self.run_ahead.launch(plan)
-        else:
+        """Launch the plan's step, and further steps after it where no prompt goes on."""
+        if not self.launches or not all(can_run_ahead(chunk.sequence) for chunk in plan.chunks):
             super().submit(plan)
+            return
+        scheduler = self.llm.scheduler
+        num_steps = self._num_steps(plan)
+        if num_steps > 1 and all(chunk.is_last for chunk in plan.chunks):
+            plan.chunks = scheduler.reserve_ahead(plan.chunks, num_steps - 1)
+        before = self.launched[-1][1] if self.launched else None
+        window = self.decoder.launch(plan.chunks, before)
+        self.launched.append((plan, window))
+        scheduler.in_flight = self.in_flight
+        for row in window.rows:
+            row.sequence.num_pending += row.num_samples
 
     def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
-        if self.plan is None and self.run_ahead.in_flight:
-            plan, sampled = self.run_ahead.collect()
-            # The engine counts one step for a plan.
-            further = max((len(each.token_ids) - 1 for each in sampled.values()), default=0)
-            self.llm.stats.steps += further
-            return plan, sampled
-        return super().collect()
+        """Wait for the oldest window: its plan and tokens, without sequences that have ended."""
+        if not self.launched:
+            return super().collect()
+        plan, window = self.launched[0]
+        began = perf_counter()
+        collected = self.decoder.collect(window)
+        ended = perf_counter()
+        del self.launched[0]
+        self.llm.scheduler.in_flight = self.in_flight
+        if window.done:
+            self._balance(worked=began - self._collected_at, waited=ended - began)
+        self._collected_at = ended
+        plan.chunks = []
+        sampled: dict[Sequence, Sampled] = {}
+        for row, new in zip(window.rows, collected, strict=True):
+            row.sequence.num_pending -= row.num_samples
+            if row.sequence.finish_reason is not None:
+                continue  # it ended in the window before, or was aborted
+            stop = row.chunk.stop - row.num_samples + len(new.token_ids)
+            plan.chunks.append(row.chunk._replace(stop=stop))
+            if new.token_ids:
+                sampled[row.sequence] = new
+        further = max((len(new.token_ids) - 1 for new in sampled.values()), default=0)
+        self.llm.stats.steps += further  # the engine counts one for the plan
+        return plan, sampled
 
     def compute(self, plan: Plan) -> Tensor:
-        logits = self.run_ahead.decoder.compute(plan.chunks)
+        logits = self.decoder.compute(plan.chunks)
         return super().compute(plan) if logits is None else logits
 
     def reset(self) -> None:
+        """Forget the steps that were submitted: the tokens of windows in flight are not taken."""
         super().reset()
-        self.run_ahead.reset(self.llm.scheduler)
+        self.launched.clear()
+        self.decoder.forget()
+
+    def warm_up(self) -> None:
+        """Compile the kernels of all steps, and capture their graphs."""
+        self.decoder.capture(is_sampled=self.launches)
+
+    def _num_steps(self, plan: Plan) -> int:
+        """Steps of a window that begins with this plan."""
+        if any(chunk.sequence.streaming for chunk in plan.chunks):  # type: ignore[attr-defined]
+            return min(self.num_steps, self.max_streamed_steps)
+        if self.llm.scheduler.waiting:
+            return min(STREAMED_STEPS, self.max_steps)
+        return self.max_steps
+
+    def _balance(self, worked: float, waited: float) -> None:
+        """Make windows longer if the host hardly waits for the device, and shorter if it waits most
+        of the time.
+
+        Args:
+            worked: seconds that the host worked since the window before.
+            waited: seconds that it waited for this one.
+        """
+        if waited < worked / 4:
+            self.num_steps = min(self.num_steps + 1, self.max_streamed_steps)
+        elif waited > worked:
+            self.num_steps = max(self.num_steps - 1, 1)

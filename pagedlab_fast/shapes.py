@@ -6,7 +6,7 @@ A CUDA graph has one shape, so a step is padded to the smallest shape that holds
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 # rows of decode steps
@@ -87,22 +87,18 @@ class StepShapes:
         decode_rows: rows of decode steps, ascending.
         prompt_rows: rows of steps with prompts or drafts, ascending.
         tokens: tokens of steps with prompts or drafts that are graphs, ascending.
+        larger_tokens: tokens of larger steps, ascending.
         max_graph_tokens: tokens that a graph has at most.
-        max_tokens: tokens that any step has at most.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.decode_rows = [n for n in DECODE_ROWS if n < limits.max_rows] + [limits.max_rows]
         self.prompt_rows = [n for n in PROMPT_ROWS if n < limits.max_rows] + [limits.max_rows]
         self.tokens = [n for n in TOKENS if n <= limits.max_tokens]
+        first = round_up(max(self.tokens, default=0) + 1, TOKENS_MULTIPLE)
+        last = round_up(limits.max_tokens, TOKENS_MULTIPLE)
+        self.larger_tokens = range(first, last + 1, TOKENS_MULTIPLE)
         self.max_graph_tokens = max([limits.max_rows, *self.tokens])
-        self.max_tokens = limits.max_tokens
-        if limits.max_tokens > self._largest_tokens:
-            self.max_tokens = round_up(limits.max_tokens, TOKENS_MULTIPLE)
-
-    @property
-    def _largest_tokens(self) -> int:
-        return max([0, *self.tokens])
 
     def decode(self, rows: int) -> StepShape:
         """The shape of a decode step with this many rows."""
@@ -111,10 +107,8 @@ class StepShapes:
     def ragged(self, rows: int, tokens: int) -> StepShape:
         """The shape of a step with prompts or drafts."""
         padded_rows = next(n for n in self.prompt_rows if n >= rows)
-        for padded_tokens in self.tokens:
-            if padded_tokens >= tokens:
-                return StepShape(padded_rows, padded_tokens)
-        return StepShape(padded_rows, round_up(tokens, TOKENS_MULTIPLE))
+        padded_tokens = next(n for n in chain(self.tokens, self.larger_tokens) if n >= tokens)
+        return StepShape(padded_rows, padded_tokens)
 
     def host_sampled(self, rows: int, tokens: int) -> StepShape:
         """The shape of a step that the host samples for, which always lays out its tokens."""
@@ -127,8 +121,7 @@ class StepShapes:
         In front are the smallest and the largest step that are no graphs: their kernels are
         compiled. Decode steps are last.
         """
-        first = round_up(self._largest_tokens + 1, TOKENS_MULTIPLE)
-        larger = range(first, self.max_tokens + 1, TOKENS_MULTIPLE)
+        larger = self.larger_tokens
         sizes = sorted({*self.tokens, *larger[:1], *larger[-1:]}, reverse=True)
         rows_and_fewer = list(pairwise([0, *self.prompt_rows]))
         shapes = []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from pagedlab.scheduler import Chunk
-
-if TYPE_CHECKING:
-    from pagedlab_fast.buffers import RowState, Samples
+from pagedlab_fast.scheduler import FastSequence
 
 
 @dataclass(slots=True)
@@ -18,28 +16,32 @@ class RowPlan:
     """The part of one sequence that a window computes.
 
     Args:
+        sequence: the sequence.
         chunk: its positions in all steps of the window.
         first_stop: where its first step stops. The first token that is sampled has this position.
         num_samples: tokens to sample; 0 if the prompt goes on in a later window.
         token: the last token of the first step; None if only the device knows it yet.
+        counts_row: of `TokenCounts`; -1 if it samples nothing, or has no penalties.
     """
 
+    sequence: FastSequence
     chunk: Chunk
     first_stop: int
     num_samples: int
     token: int | None
+    counts_row: int = -1
 
     @classmethod
     def of(cls, chunk: Chunk) -> RowPlan:
         """The first step takes the tokens that are known, or one that the device has. Each further
         step takes the token that was sampled before it.
         """
-        token_ids = chunk.sequence.token_ids
-        num_known = len(token_ids)
+        sequence: FastSequence = chunk.sequence  # type: ignore[assignment]
+        num_known = len(sequence.token_ids)
         first_stop = max(chunk.start + 1, min(chunk.stop, num_known))
         num_samples = chunk.stop - first_stop + 1 if first_stop >= num_known else 0
-        token = token_ids[first_stop - 1] if first_stop <= num_known else None
-        return cls(chunk, first_stop, num_samples, token)
+        token = sequence.token_ids[first_stop - 1] if first_stop <= num_known else None
+        return cls(sequence, chunk, first_stop, num_samples, token)
 
     @property
     def position(self) -> int:
@@ -58,12 +60,12 @@ class Window:
 
     Args:
         rows: what they compute of each sequence.
-        samples: tokens and their log-probabilities, on the host.
-        row_state: how far each row came, on the host.
-        done: both of these are filled when the device has reached this event.
+        samples: tokens and their log-probabilities, on the host, see `StepBuffers`.
+        state: how far each row came, on the host.
+        done: both of these are filled when the device has reached this event; None on a CPU.
     """
 
     rows: list[RowPlan]
-    samples: Samples
-    row_state: RowState
-    done: torch.cuda.Event | None = None
+    samples: Tensor
+    state: Tensor
+    done: torch.cuda.Event | None

@@ -93,19 +93,19 @@ def tuned_for_streams(llm: LLM) -> Iterator[None]:
     """Within this block, tokens come evenly: no thread, window or collection delays them long."""
     switch = sys.getswitchinterval()
     thresholds = gc.get_threshold()
-    run_ahead = llm.runner.run_ahead if isinstance(llm.runner, FastRunner) else None
-    steps = run_ahead.max_streamed_steps if run_ahead else 0
+    runner = llm.runner if isinstance(llm.runner, FastRunner) else None
+    steps = runner.max_streamed_steps if runner else 0
     sys.setswitchinterval(SWITCH)
     gc.set_threshold(*thresholds[:2], NEVER)
-    if run_ahead:
-        run_ahead.max_streamed_steps = STREAMED_STEPS
+    if runner:
+        runner.max_streamed_steps = STREAMED_STEPS
     try:
         yield
     finally:
         sys.setswitchinterval(switch)
         gc.set_threshold(*thresholds)
-        if run_ahead:
-            run_ahead.max_streamed_steps = steps
+        if runner:
+            runner.max_streamed_steps = steps
 
 
 class Piece(NamedTuple):

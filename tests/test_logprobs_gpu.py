@@ -30,14 +30,14 @@ def test_logprobs_and_penalties_beside_windows(model, seed, monkeypatch):
     params = [exactly(24, seed=seed + 100 * i, **a) for i, a in enumerate(ASKED)]
     fast = LLM(model, num_blocks=512, verbose=False)
     plain = LLM(model, num_blocks=512, cuda_graphs=False, fused=False, verbose=False)
-    graphs_kept, compute = [], fast.run_ahead.decoder.compute
+    graphs_kept, compute = [], fast.runner.decoder.compute
 
     def seen(*given):
         logits = compute(*given)
         graphs_kept.append(logits.requires_grad)
         return logits
 
-    monkeypatch.setattr(fast.run_ahead.decoder, "compute", seen)
+    monkeypatch.setattr(fast.runner.decoder, "compute", seen)
     done = fast.generate([prompt] * len(params), params)
     for completion, p in zip(done, params, strict=True):
         (alone,) = plain.generate([prompt], p)

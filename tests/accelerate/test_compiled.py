@@ -7,7 +7,7 @@ those of an H200 in bf16, on a model with few numbers in its layers and heads of
 
 import inspect
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from pagedlab import SamplingParams, kernels
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import attention, plan
-from pagedlab.kernels.runtime import INTERPRETED, tl, triton
+from pagedlab.kernels.runtime import INTERPRETED, tl
 from pagedlab.model import Model
 from pagedlab.recipes.speculative import PromptLookup
 from pagedlab.sampling import sample_chunks
@@ -113,7 +113,7 @@ def engine_of(model, tokens, texts, fused, drafts):
     return LLM(
         model, num_blocks=2048, max_batch_tokens=tokens, max_sequences=texts, max_prompt_tokens=2048,
         attention_backend="triton", verbose=False, drafter=PromptLookup(3) if drafts else None,
-        **running_ahead(lambda llm: Fused(model.module) if fused else None, launches=not drafts),
+        **running_ahead(lambda llm: Fused(model.module) if fused else None),
     )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def shapes_of(decoder, tokens, texts):
 
 def ask_for_everything(llm, shapes, copies):
     """One step of each shape, and draws by the host for so many rows, of each kind."""
-    decoder = llm.run_ahead.decoder
+    decoder = llm.runner.decoder
     step = decoder.step
     for shape in sorted(shapes, key=str):
         if not shape.is_sampled:
@@ -139,7 +139,7 @@ def ask_for_everything(llm, shapes, copies):
             if step.fused:
                 decoder.runner.run(shape)
             else:
-                step.forward(step.batch(shape), step.cache, step.attend)
+                step.forward(step.buffers.inputs(shape).batch, step.cache, step.attend)
         elif not llm.drafter:
             decoder._send_idle(shape)
             decoder.runner.run(shape)
@@ -186,7 +186,7 @@ def test_what_steps_can_ask_for_is_warm(
     llm = engine_of(
         small_model(tiny, heads, kv_heads, dim), tokens, texts, **({"fused": True, "drafts": False} | options)
     )
-    decoder, played = llm.run_ahead.decoder, Counter()
+    decoder, played = llm.runner.decoder, Counter()
     shapes = shapes_of(decoder, tokens, texts)
     with noted(monkeypatch, llm) as asked:
         ask_for_everything(llm, shapes, copies=texts > 1)
@@ -196,9 +196,7 @@ def test_what_steps_can_ask_for_is_warm(
         llm.warm_up()
     as_graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
     by_host = llm.drafter is not None and decoder.step.fused is not None
-    assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= {
-        shape for shape, n in played.items() if n > 1
-    }
+    assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= set(played)
     print(f"{len(asked)} variants asked for, {len(warm)} warm")
     names = {name for name, *_ in asked}
     assert ("gate_up_kernel" in names) == (tokens > swiglu.MANY_TOKENS and options.get("fused", True))
@@ -212,28 +210,34 @@ def test_what_steps_can_ask_for_is_warm(
 
 @pytest.mark.usefixtures("h200")
 @pytest.mark.parametrize("drafts", [False, True])
-def test_a_graph_is_captured_at_once_behind_the_kernels_of_all(tiny, monkeypatch, drafts):
-    """With stand-ins for graphs: which steps are asked for while kernels are only compiled, and which behind that."""
+def test_a_graph_is_captured_behind_a_first_run_of_its_kernels(tiny, monkeypatch, drafts):
+    """With stand-ins for graphs. Steps that are no graphs run once."""
     llm = engine_of(small_model(tiny, 14, 2, 64), 100, 5, True, drafts)
-    decoder, computed, run = llm.run_ahead.decoder, [], triton.JITFunction.run
-    graph, compute = SimpleNamespace(pool=lambda: None, replay=lambda: None), DeviceStep.run
+    decoder, computed = llm.runner.decoder, []
+    compute = DeviceStep.run
 
     def note(step, shape):
-        computed.append((triton.JITFunction.run is not run, shape))
+        computed.append((shape, torch.cuda.graph.is_open))
         return compute(step, shape)
 
+    @contextmanager
+    def graph(*_, **how):
+        graph.is_open = True
+        yield
+        graph.is_open = False
+
+    graph.is_open = False
     decoder.runner.enabled = True
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **how: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(DeviceStep, "run", note)
     with noted(monkeypatch, llm):
-        decoder.capture(is_sampled=not drafts)
-    shapes = [shape for _, shape in computed[: len(computed) // 2]]
-    assert computed == [(True, shape) for shape in shapes] + [(False, shape) for shape in shapes]
-    assert set(shapes) == {shape for shape in shapes_of(decoder, 100, 5) if shape.is_sampled != drafts}
-    assert set(decoder.runner.graphs) == {
-        shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens
-    }
+        llm.runner.warm_up()
+    shapes = {shape for shape in shapes_of(decoder, 100, 5) if shape.is_sampled != drafts}
+    graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
+    assert set(decoder.runner.graphs) == graphs
+    for shape in shapes:
+        assert [is_open for other, is_open in computed if other == shape] == [False, True][: 1 + (shape in graphs)]
 
 
 def told(missing, warm):

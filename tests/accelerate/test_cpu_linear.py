@@ -1,16 +1,16 @@
 """Linear layers that are faster in steps of few tokens: right, and used where they are faster."""
 
-from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+import pagedlab
 from pagedlab import SamplingParams
 from pagedlab.model import load_model
 from pagedlab_fast import LLM, cpu_linear
-from pagedlab_fast.cpu_linear import FEW_TOKENS, CPULinear, is_faster, use_cpu_linear, use_stock_linear
+from pagedlab_fast.cpu_linear import FEW_TOKENS, CPULinear, is_faster, with_cpu_linear
 from support.checkpoints import random_checkpoint
 from support.engines import assert_idle, engine, ids_of, prompts_of
 
@@ -103,24 +103,31 @@ def test_the_same_texts(wide, calls, num_sequences, stock):
     assert_idle(llm)
 
 
-def test_an_engine_without_it_has_stock_layers(wide):
-    """Whichever engine was made of the model before."""
-    engine(wide, kind=LLM)
-    assert any(type(layer) is CPULinear for layer in wide.module.modules())
-    weights = {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
-    engine(wide, kind=LLM, fused=False)
+def test_engines_share_a_model_and_leave_it_as_it_is(wide, calls):
+    """Two fast ones with one without fast layers between them, and then a plain one."""
+    prompts, params = prompts_of(wide, [9, 14, 30]), SamplingParams(max_tokens=6)
+    kinds = [{"kind": LLM}, {"kind": LLM, "fused": False}, {"kind": LLM}, {"kind": pagedlab.LLM}]
+    engines = [engine(wide, **options) for options in kinds]
+    expected = ids_of(engine(wide).generate(prompts, params))
+    for llm, options in zip(engines, kinds, strict=True):
+        calls.clear()
+        assert ids_of(llm.generate(prompts, params)) == expected
+        assert bool(calls) == (options == {"kind": LLM}), "and each has the layers that it asked for"
     assert all(type(layer) is not CPULinear for layer in wide.module.modules())
-    assert weights == {name: weight.data_ptr() for name, weight in wide.module.named_parameters()}
+
+
+def test_fast_layers_have_the_weights_of_the_model(wide):
+    theirs = with_cpu_linear(wide).module
+    weights = [*wide.module.parameters(), *wide.module.buffers()]
+    assert all(a is b for a, b in zip(weights, [*theirs.parameters(), *theirs.buffers()], strict=True))
 
 
 def test_it_is_taken_for_fp32_on_a_cpu_with_mkl(wide, tiny, monkeypatch):
     assert is_faster(wide)
-    layers = [layer for layer in deepcopy(tiny.module).modules() if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in with_cpu_linear(tiny).module.modules() if isinstance(layer, nn.Linear)]
     large = [layer for layer in layers if layer.weight.numel() >= cpu_linear.MIN_WEIGHTS]
     assert len(large) == 1, "of the tiny model the last layer only: small ones are not worth the call"
     for layer in layers:
-        use_stock_linear(layer)
-        use_cpu_linear(layer)
         assert (type(layer) is CPULinear) == (layer in large)
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.mkl, "is_available", lambda: False)

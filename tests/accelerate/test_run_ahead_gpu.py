@@ -55,7 +55,7 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model):
     assert both.forward != both.model.forward
     both.warm_up()
     edges = sorted(
-        {n for bucket in both.run_ahead.decoder.shapes.decode_rows for n in (bucket - 1, bucket, bucket + 1)} - {0}
+        {n for bucket in both.runner.decoder.shapes.decode_rows for n in (bucket - 1, bucket, bucket + 1)} - {0}
     )
     for n in edges:
         if n <= MAX_TEXTS:
@@ -71,7 +71,7 @@ def test_penalties_in_graphs(model):
     expected = ids_of(eager.generate(PROMPTS[:45], params))
     for _ in range(2):
         assert ids_of(llm.generate(PROMPTS[:45], params)) == expected
-    assert any(shape.is_penalised for shape in llm.run_ahead.decoder.runner.graphs)
+    assert any(shape.is_penalised for shape in llm.runner.decoder.runner.graphs)
 
 
 @pytest.mark.parametrize("asked", [{}, {"adjust": Penalties(1 + 1e-6)}, {"logprobs": 0}, {"min_p": 0.5}], ids=str)
@@ -98,7 +98,7 @@ def test_prompts_in_graphs_at_every_bucket_edge(model):
     eager = eager_engine(model)
     fast = engine(model, max_prompt_tokens=4096)
     fast.warm_up()
-    decoder = fast.run_ahead.decoder
+    decoder = fast.runner.decoder
     captured = {shape.tokens for shape in decoder.runner.graphs if shape.is_sampled}
     assert captured == {None, *decoder.shapes.tokens}
     params = exactly(6, temperature=0.8, seed=1)
@@ -137,7 +137,7 @@ def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
             llm = engine(model, 256, max_sequences=texts, drafter=drafter)
             for _ in range(3):  # eager, captured, replayed
                 assert ids_of(llm.generate(prompts, params)) == expected, tokens
-            assert any(not shape.is_sampled for shape in llm.run_ahead.decoder.runner.graphs)
+            assert any(not shape.is_sampled for shape in llm.runner.decoder.runner.graphs)
             assert llm.stats.accepted_tokens > 0
 
 
@@ -149,7 +149,7 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
     for n in sorted(edges - {0}):
         for _ in range(3):
             assert ids_of(graphs.generate(PROMPTS[:n], params[:n])) == expected[:n], n
-    assert not any(shape.is_sampled for shape in graphs.run_ahead.decoder.runner.graphs)
+    assert not any(shape.is_sampled for shape in graphs.runner.decoder.runner.graphs)
 
 
 def test_graphs_with_too_few_blocks(model):

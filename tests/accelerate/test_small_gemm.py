@@ -17,7 +17,7 @@ from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
 from pagedlab_fast import LLM, small_gemm
-from pagedlab_fast.fused import Fused, SmallGemmRows, angles
+from pagedlab_fast.fused import Fused, angles
 from pagedlab_fast.norm import norm
 from support.engines import exactly, ids_of, poison
 
@@ -128,12 +128,11 @@ def test_half_precision_is_as_close_to_the_truth_as_on_the_general_path(rows, se
     exact_cache.values.copy_(cache.values)
     truth = exact.forward(batch, exact_cache, attend)
     fused, errors = Fused(model.module), []
-    assert list(vars(fused.small_gemm_rows).values()) == [
-        small_gemm.MAX_ROWS[role] for role in ("qkv", "add", "gate", "add")
-    ]
+    limits = [fused.max_qkv, fused.max_out, fused.max_gate_up, fused.max_down]
+    assert limits == [small_gemm.MAX_ROWS[role] for role in ("qkv", "add", "gate", "add")]
     for most in (None, 0):
         if most is not None:
-            fused.small_gemm_rows = SmallGemmRows(most, most, most, most)
+            fused.max_qkv = fused.max_out = fused.max_gate_up = fused.max_down = most
         errors.append(float((fused.forward(batch, cache, attend) - truth).norm() / truth.norm()))
     print(f"{rows} rows: error {errors[0]:.4f}, on the general path {errors[1]:.4f}")
     assert errors[0] <= 2 * errors[1]

@@ -115,7 +115,7 @@ def test_all_shapes_are_played_on_all_ranks(two, monkeypatch):
     """What captures the graphs on GPUs: nothing is stored, nothing is drawn for anybody."""
     llm = ahead(two, 32, attention_backend="torch", max_sequences=3, max_batch_tokens=64)
     kinds = sent(two, monkeypatch)
-    llm.runner.run_ahead.decoder.capture()
+    llm.runner.decoder.capture()
     assert len(kinds) >= 4, "64 tokens of up to 3 texts, then 1, 2 and 3 rows"
     assert set(kinds) == {Play}
     assert all(part.isnan().all() for part in llm.cache.of_each_rank(range(32)))
@@ -127,7 +127,7 @@ def test_a_killed_rank_is_noticed():
     rank = other_rank(llm.model)
     llm.add([1, 2, 3], exactly(400))
     llm.step()
-    assert llm.runner.run_ahead.in_flight == 1
+    assert llm.runner.in_flight == 1
     rank.send_signal(signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(RankLost, match=r"rank 1 has ended \(exit code -9\)"):
@@ -182,7 +182,7 @@ def test_a_window_that_never_ends(monkeypatch):
 def test_nothing_waits_for_a_silent_rank_without_a_limit(two, monkeypatch):
     """Neither who writes the next window while the device has not read the last but one, nor who captures a graph."""
     llm = ahead(two, 32, max_sequences=2, max_batch_tokens=16)
-    decoder, ranks = llm.runner.run_ahead.decoder, two.ranks
+    decoder, ranks = llm.runner.decoder, two.ranks
     monkeypatch.setattr(ranks, "_timeout", 0.05)
     monkeypatch.setattr(ranks, "shutdown", lambda patience: None)  # the other is not really silent
     never = SimpleNamespace(query=lambda: False, record=lambda: None)
@@ -197,7 +197,7 @@ def test_nothing_waits_for_a_silent_rank_without_a_limit(two, monkeypatch):
     monkeypatch.setattr(decoder.runner, "enabled", True)
     monkeypatch.setattr(ranks, "share", lambda tables: None)  # the other does not play
     shape = decoder.shapes.decode(1)
-    decoder.runner.mark_seen(shape)
+    decoder.runner._seen.add(shape)
     with pytest.raises(RankLost, match=r"^a rank does not answer.*sums are not complete"):
         ranks.call(Poison(), lambda: decoder.play([shape]))
     ranks.lost = None

@@ -37,10 +37,10 @@ def test_graphs_alone_are_waited_for(tiny):
     """One step a window and one window at a time, whatever the balance says."""
     pytest.importorskip("triton")
     llm = LLM(tiny, num_blocks=64, verbose=False, **running_ahead())
-    serving.one_by_one(llm.run_ahead)
-    run_ahead, in_flight = llm.run_ahead, []
-    launch = run_ahead.decoder.launch
-    run_ahead.decoder.launch = lambda *args: (in_flight.append(run_ahead.in_flight), launch(*args))[1]
+    serving.one_by_one(llm.runner)
+    runner, in_flight = llm.runner, []
+    launch = runner.decoder.launch
+    runner.decoder.launch = lambda *args: (in_flight.append(runner.in_flight), launch(*args))[1]
     completions = llm.generate([[1, 2, 3], [4, 5]], serving.sampled([6, 4]))
     assert [len(c.outputs[0].token_ids) for c in completions] == [6, 4]
     assert in_flight == [0] * 6

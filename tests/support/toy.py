@@ -20,11 +20,9 @@ import pagedlab
 import pagedlab_fast
 from pagedlab import LLM
 from pagedlab.batch import Batch, build_batch
-from pagedlab.sampling import sample_rows
+from pagedlab.sampling import Sampled, sample_rows
 from pagedlab.scheduler import Chunk
-from pagedlab_fast.run_ahead import RunAhead
 from pagedlab_fast.runner import FastRunner
-from pagedlab_fast.scheduler import FastScheduler
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -33,7 +31,7 @@ HOME = Path(pagedlab.__file__).parent
 BOOKKEEPING = {
     "pagedlab": "batch blocks engine kv_cache outputs prefix sampling scheduler",
     "pagedlab/recipes": "beam eviction logprobs speculative swap",
-    "pagedlab_fast": "engine run_ahead runner sampling scheduler",
+    "pagedlab_fast": "engine runner sampling scheduler",
 }
 BOOKS = {str(HOME.parent / house / f"{name}.py") for house, names in BOOKKEEPING.items() for name in names.split()}
 assert all(Path(book).is_file() for book in BOOKS)
@@ -69,9 +67,9 @@ def toy_ahead(tiny: Model, **options: Any) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
 
     def runner(llm: LLM) -> FastRunner:
-        return FastRunner(llm, RunAhead(FakeDevice(llm), llm.scheduler, 4))
+        return FastRunner(llm, FakeDevice(llm), 4)
 
-    return toy(tiny, pagedlab_fast.LLM, **{"scheduler": FastScheduler, "runner": runner, **options})
+    return toy(tiny, pagedlab_fast.LLM, **{"runner": runner, **options})
 
 
 class FakeDevice:
@@ -98,8 +96,8 @@ class FakeDevice:
     def forget(self) -> None:
         """It counts no tokens."""
 
-    def collect(self, window: Any) -> list[tuple[list[int], list[float]]]:
-        return [(row.new_tokens, row.logprobs) for row in window.rows]
+    def collect(self, window: Any) -> list[Sampled]:
+        return [Sampled(row.new_tokens, row.logprobs) for row in window.rows]
 
     def _row(self, chunk: Chunk, before: Any) -> Any:
         tokens, ended = chunk.sequence.token_ids[:], False
@@ -110,7 +108,8 @@ class FakeDevice:
         first_stop = max(chunk.start + 1, min(chunk.stop, known))
         draws = chunk.stop >= known
         return SimpleNamespace(
-            chunk=chunk, params=chunk.sequence.params, tokens=tokens, at=chunk.start, first_stop=first_stop,
+            chunk=chunk, sequence=chunk.sequence, params=chunk.sequence.params,
+            tokens=tokens, at=chunk.start, first_stop=first_stop,
             num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], logprobs=[], ended=ended,
         )  # fmt: skip
 
