@@ -97,8 +97,7 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         began = clock()
         completions = llm.generate(prompts, sampled(outputs))
         seconds = clock() - began
-        lengths = [len(completion.outputs[0].token_ids) for completion in completions]
-        assert lengths == outputs, "a request did not get its tokens"
+        assert [len(completion.outputs[0].token_ids) for completion in completions] == outputs
         figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions}
         if GPU and rung in PROFILED:
             figures["a step"] = profile_step(llm)
@@ -123,10 +122,10 @@ def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str
     while len(llm.plan.chunks) < sequences or any(chunk.start < context + 8 for chunk in llm.plan.chunks):
         llm.step()
     began = time.perf_counter()
-    before = llm.stats.steps
-    while llm.stats.steps < before + 16:
+    first = llm.stats.steps
+    while (passes := llm.stats.steps - first) < 16:
         llm.step()
-    wall = (time.perf_counter() - began) / (llm.stats.steps - before)
+    wall = (time.perf_counter() - began) / passes
     torch.cuda.synchronize()  # steps in flight are not recorded, only those that `step` launches next
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         llm.step()

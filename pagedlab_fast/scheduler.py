@@ -44,7 +44,7 @@ class FastScheduler(Scheduler):
 
     Attributes:
         max_prompt_tokens: prompt tokens per step, at most, while a streaming request decodes.
-        in_flight: windows that were launched and not collected. `RunAhead` keeps it up to date.
+        in_flight: windows that were launched and not collected. `FastRunner` keeps it up to date.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -61,9 +61,7 @@ class FastScheduler(Scheduler):
             self._prompt_budget *= self._ramp
         # A larger factor than max_batch_tokens changes nothing.
         self._ramp = min(PREFILL_GROWTH * self._ramp, self.max_batch_tokens)
-        plan = super().schedule()
-        self._prompt_budget = self.max_batch_tokens  # between steps, nothing is spent
-        return plan
+        return super().schedule()
 
     def num_next(self, sequence: Sequence) -> int:
         """How many tokens a running sequence may compute in this step."""
