@@ -42,7 +42,7 @@ class FlatChunks(NamedTuple):
     """The tokens of several chunks in one row.
 
     Args:
-        token_ids: the id of each token; 0 for a token that is not known yet.
+        token_ids: the id of each token.
         positions: the position of each token in its sequence.
         slots: the slot of each token.
         starts: where each chunk starts in the row, then where the last one ends.
@@ -59,9 +59,7 @@ def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
     flat = FlatChunks([], [], [], [0])
     for chunk in chunks:
         start, stop = chunk.start, chunk.stop
-        known = chunk.token_ids
-        unknown = [0] * (stop - start - len(known))
-        flat.token_ids.extend(known + unknown)
+        flat.token_ids.extend(chunk.token_ids)
         flat.positions.extend(range(start, stop))
         flat.slots.extend(chunk.sequence.table.slots(start, stop))
         flat.starts.append(len(flat.token_ids))

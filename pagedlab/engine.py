@@ -284,7 +284,8 @@ class LLM:
         began = time.perf_counter()
         completions: list[Completion] = []
         with self.whole():
-            result = self._compute()
+            self._submit_plans()
+            result = self.runner.collect()
             if result is not None:
                 completions = self._update(*result, began)
             elif self._outputs:
@@ -295,14 +296,6 @@ class LLM:
             self._step_callbacks.call()
         dropped, self._dropped = self._dropped, []
         return dropped + completions
-
-    def _compute(self) -> tuple[Plan, Tokens] | None:
-        """Plan, run and sample; return the oldest step with sequences that have not ended since."""
-        while True:
-            self._submit_plans()
-            result = self.runner.collect()
-            if result is None or result[0].chunks:
-                return result
 
     def _submit_plans(self) -> None:
         """Plan steps and submit them while the runner has room. An `EagerRunner` takes one."""
@@ -471,7 +464,7 @@ class LLM:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
         one_of("stream", stream, (True, False))
-        sequence = self._new_sequence(prompt, one_each(sampling, 1)[0], salt)
+        sequence = self._first_sequence(prompt, one_each(sampling, 1)[0], salt)
         self.soon(partial(self._start, sequence, self._new_completion(sequence, stream)))
         return sequence.request_id
 
@@ -495,7 +488,7 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _new_sequence(self, prompt: Any, params: SamplingParams, salt: str | None) -> Sequence:
+    def _first_sequence(self, prompt: Any, params: SamplingParams, salt: str | None) -> Sequence:
         """Return the first sequence of a request, which is not queued yet.
 
         Raises:
@@ -571,7 +564,7 @@ class LLM:
         sequences = []
         for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
             try:
-                sequences.append(self._new_sequence(prompt, asked, salt))
+                sequences.append(self._first_sequence(prompt, asked, salt))
             except ValueError as error:
                 where = f"prompt {number}: " if len(batch) > 1 else ""
                 raise ValueError(f"{where}{error}") from None
@@ -612,7 +605,7 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        return self._pieces(self._new_sequence(prompt, params, salt))
+        return self._pieces(self._first_sequence(prompt, params, salt))
 
     def _pieces(self, sequence: Sequence) -> Iterator[str]:
         """Run a request and yield its text. It is aborted if the caller stops early."""

@@ -47,7 +47,6 @@ class Sequence:
         nth: 0, or the number of the sample, if several continue the prompt.
         num_to_fork: samples that are forked from it as soon as its prompt has been computed.
         finish_reason: "stop", "length", "abort" or "error"; None while it grows.
-        cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
     """
 
     request_id: int
@@ -61,7 +60,6 @@ class Sequence:
     nth: int = 0
     num_to_fork: int = 0
     finish_reason: str | None = None
-    cumulative_logprob: float = 0.0
 
     @property
     def name(self) -> str:
@@ -87,11 +85,6 @@ class Sequence:
     def num_outputs(self) -> int:
         """How many tokens are new."""
         return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def has_last_token(self) -> bool:
-        """Whether its last token is sampled, so that nothing is left to compute."""
-        return self.num_outputs >= self.max_tokens
 
     def fork(self, nth: int) -> Sequence:
         """Another sample of the same prompt, over the same blocks."""
@@ -334,7 +327,7 @@ class Scheduler:
 
     def num_next(self, sequence: Sequence) -> int:
         """How many tokens a running sequence may compute in this step."""
-        return 0 if sequence.has_last_token else min(sequence.num_uncomputed, self.budget)
+        return min(sequence.num_uncomputed, self.budget)
 
     def register(self, chunk: Chunk) -> None:
         """Register the blocks that a chunk fills, so that sequences admitted later share them.

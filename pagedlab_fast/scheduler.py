@@ -63,9 +63,9 @@ class FastScheduler(Scheduler):
         self._ramp = min(PREFILL_GROWTH * self._ramp, self.max_batch_tokens)
         return super().schedule()
 
-    def num_next(self, sequence: Sequence) -> int:
+    def num_next(self, sequence: Any) -> int:
         """How many tokens a running sequence may compute in this step."""
-        num_tokens = super().num_next(sequence)
+        num_tokens = 0 if sequence.has_last_token else super().num_next(sequence)
         return min(num_tokens, self._prompt_budget) if _is_prompt(sequence) else num_tokens
 
     def give_slots(self, sequence: Sequence) -> bool:

@@ -113,7 +113,7 @@ class ToyEngine:
             speaking += forks
         for sequence in speaking:
             sequence.token_ids.append(next_token(tuple(sequence.token_ids), sequence.seed))
-            if sequence.token_ids[-1] == 0 or sequence.has_last_token:
+            if sequence.token_ids[-1] == 0 or sequence.num_outputs >= sequence.max_tokens:
                 self.remove(sequence, "length")
         self.poison()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -58,13 +58,24 @@ def beam_search(llm: LLM, prompt: Prompt, **options: Any) -> list[Output]:
     return [output for _, output in search.ended]
 
 
-def beams(llm: LLM, prompt: Prompt, **options: Any) -> Iterator[list[Sequence]]:
+def beams(llm: LLM, prompt: Prompt, **options: Any) -> Iterator[list[Beam]]:
     """Return an iterator over the running beams after each step, best first.
 
     Each beam has `output_ids`, `cumulative_logprob` and `table`, which the next step frees. If the
     loop over them ends early, their blocks are freed. The options are those of `BeamSearch`.
     """
     return BeamSearch(llm, prompt, **options).steps()
+
+
+@dataclass(eq=False)
+class Beam(Sequence):
+    """A text that may still become one of the best.
+
+    Args:
+        cumulative_logprob: the sum of the new tokens' log-probabilities (natural log).
+    """
+
+    cumulative_logprob: float = 0.0
 
 
 class BeamSearch:
@@ -99,7 +110,7 @@ class BeamSearch:
         self.end_tokens = frozenset[int]() if ignore_eos else llm.model.eos_token_ids
         max_tokens = integer("max_tokens", max_tokens, 1)
         ids = llm.model.checked_ids(prompt)
-        first = Sequence(
+        first = Beam(
             request_id=0,
             table=llm.new_table(llm.pool),
             token_ids=ids,
@@ -113,7 +124,7 @@ class BeamSearch:
         self.beams = [first]
         self.ended: list[tuple[float, Output]] = []
 
-    def steps(self) -> Iterator[list[Sequence]]:
+    def steps(self) -> Iterator[list[Beam]]:
         """Run the search, and yield the running beams after each step."""
         try:
             while True:
@@ -150,7 +161,7 @@ class BeamSearch:
                 )
         return logits
 
-    def candidates(self, logits: Tensor) -> list[Sequence]:
+    def candidates(self, logits: Tensor) -> list[Beam]:
         """Return the likeliest continuations of the running beams by one token, best first.
 
         Args:
@@ -174,11 +185,11 @@ class BeamSearch:
             children.append(child)
         return children
 
-    def advance(self, candidates: list[Sequence]) -> None:
+    def advance(self, candidates: list[Beam]) -> None:
         """Replace the running beams by their likeliest continuations: forks of their tables."""
         parents, self.beams = self.beams, []
         for rank, child in enumerate(candidates):
-            if child.has_last_token or child.token_ids[-1] in self.end_tokens:
+            if child.num_outputs >= child.max_tokens or child.token_ids[-1] in self.end_tokens:
                 if rank < self.width:
                     self.end(child)
             elif len(self.beams) < self.width:
@@ -189,7 +200,7 @@ class BeamSearch:
         # The sort is stable: the older beam wins a tie.
         self.ended = sorted(self.ended, key=itemgetter(0), reverse=True)[: self.width]
 
-    def end(self, beam: Sequence) -> None:
+    def end(self, beam: Beam) -> None:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
         output = Output(
@@ -201,7 +212,7 @@ class BeamSearch:
         )
         self.ended.append((self.score(beam), output))
 
-    def score(self, beam: Sequence) -> float:
+    def score(self, beam: Beam) -> float:
         """The score of a beam at its present length."""
         return beam.cumulative_logprob / beam.num_outputs**self.length_penalty
 

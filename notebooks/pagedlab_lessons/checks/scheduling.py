@@ -90,7 +90,7 @@ class ToyEngine:
             sequence = chunk.sequence
             if chunk.is_last:
                 sequence.token_ids.append(chunk.stop)
-                if sequence.has_last_token:
+                if sequence.num_outputs >= sequence.max_tokens:
                     sequence.finish_reason = "length"
                     self.scheduler.remove(sequence)
         for callback in tuple(self._callbacks if plan.chunks else ()):
