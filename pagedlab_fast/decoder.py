@@ -22,7 +22,6 @@ A step that the host samples for is laid out like one with prompts, and ends aft
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -140,10 +139,10 @@ class Decoder:
     def compute(self, chunks: Seq[Chunk]) -> Tensor | None:
         """Compute all chunks, while no window runs: logits [R, V] of the rows that they want.
 
-        The layers are a graph if they can run without the logits. None, with nothing done, if
-        ranks share the model.
+        The layers are a graph. None, with nothing done, if they cannot run without the logits.
         """
-        if self.ranks:
+        fused = self.step.fused
+        if fused is None:
             return None
         num_tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         shape = self.shapes.host_sampled(len(chunks), num_tokens)
@@ -151,14 +150,9 @@ class Decoder:
         host.write_block_tables(chunks)
         num_wanted = host.write_inputs(chunks, shape)
         self.buffers.receive(host, shape)
-        step = self.step
-        batch = self.buffers.inputs(shape).batch
-        last_rows = batch.last_rows[:num_wanted]
-        if step.fused is None:
-            return step.forward(replace(batch, last_rows=last_rows), step.cache, step.attend)
         hidden = self.runner.run(shape)
         assert hidden is not None
-        return step.fused.logits(hidden, last_rows)
+        return fused.logits(hidden, self.buffers.inputs(shape).batch.last_rows[:num_wanted])
 
     # ------------------------------------------------------------------ before the first window
 
@@ -167,10 +161,9 @@ class Decoder:
 
         Args:
             is_sampled: whether steps are captured that the device samples for, or those that the
-                host does; of the latter there are none if the layers cannot run by themselves.
+                host does.
         """
-        shapes = self.shapes.to_capture(is_sampled or self.step.fused is None)
-        for shape in shapes:
+        for shape in self.shapes.to_capture(is_sampled or self.step.fused is None):
             self._send_idle(shape)
             # The first run compiles what the capture in the second may not.
             self._start([shape, shape] if self.runner.can_capture(shape) else [shape])

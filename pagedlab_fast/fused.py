@@ -40,7 +40,7 @@ from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 from pagedlab_fast import small_gemm
-from pagedlab_fast.norm import norm, overlap_options, row_of, scale_of
+from pagedlab_fast.norm import norm, overlap, overlap_options, row_of, scale_of
 from pagedlab_fast.small_gemm import KVTarget
 from pagedlab_fast.swiglu import swiglu
 
@@ -79,9 +79,7 @@ def rotate_kernel(
     if bias is not None:
         bias_a = tl.load(bias + place, mask=real, other=0.0).to(tl.float32)
         bias_b = tl.load(bias + place + HALF, mask=real, other=0.0).to(tl.float32)
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    overlap(OVERLAP)
     a = tl.load(source, mask=real, other=0.0)
     b = tl.load(source + HALF, mask=real, other=0.0)
     turned = head < Q_HEADS + KV_HEADS  # values are not

@@ -10,6 +10,17 @@ from pagedlab.kernels.runtime import power_of_two, tl, triton
 
 
 @triton.jit
+def overlap(OVERLAP: tl.constexpr):
+    """If this kernel was started early, wait for what the kernels ahead of it write.
+
+    The next kernel may start as soon as all programs of this one are here.
+    """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
 def row_of(x, row, WIDTH: tl.constexpr, SIZE: tl.constexpr):
     """A row of x [T, WIDTH]."""
     i = tl.arange(0, SIZE)
@@ -32,9 +43,7 @@ def norm_kernel(
     epsilon, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One row of `out` a program."""
-    if OVERLAP:  # this kernel was started early: wait for the one ahead; the next may start too
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    overlap(OVERLAP)
     program = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, SIZE)
     row = row_of(x, program if rows is None else tl.load(rows + program), WIDTH, SIZE)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.kernels.runtime import INTERPRETED, tl, triton
-from pagedlab_fast.norm import norm, overlap_options
+from pagedlab_fast.norm import norm, overlap, overlap_options
 
 TILE_ROWS = 16  # of the tensor cores
 # rows up to which this is not slower than cuBLAS, for matrices of at most WIDE columns
@@ -173,11 +173,7 @@ def product_kernel(
         w = tiles_of(weight, of[:, None], (j < OUTPUTS)[:, None], k, WIDTH, STEP)
     if bias is not None:
         b = tl.load(bias + of, mask=j < OUTPUTS, other=0.0).to(tl.float32)
-    if OVERLAP:
-        # The next kernel may start as soon as all of these programs are here. After the wait, what
-        # the kernels before this one wrote is there.
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    overlap(OVERLAP)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     if ROWS > 1:
         v = tiles_of(x, row[None, :, None], (row < rows)[None, :, None], k, WIDTH, STEP)

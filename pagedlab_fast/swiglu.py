@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pagedlab.kernels.plan import multiprocessors
 from pagedlab.kernels.runtime import power_of_two, tl, triton
-from pagedlab_fast.norm import overlap_options, row_of, scale_of
+from pagedlab_fast.norm import overlap, overlap_options, row_of, scale_of
 
 MANY_TOKENS = 1024  # with more tokens one kernel is faster
 # a tile of the one kernel
@@ -36,9 +36,7 @@ def gate_kernel(
     CHUNK: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """silu(gate) * up of one row and chunk a program."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    overlap(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     source = product + token * 2 * COLUMNS + i
