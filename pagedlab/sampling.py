@@ -86,8 +86,9 @@ def sample_chunks(
     rows = rows_of(chunks)
     if not rows:
         return {}
-    if len(rows) > len(logits):  # a row is sampled once more for each fork
-        logits = logits[[row.logits for row in rows]]
+    index = [row.logits for row in rows]  # a row is sampled once more for each fork
+    if index != list(range(len(logits))):
+        logits = logits[index]
     adjusted = _adjust(logits, rows)
     tokens, logprobs = _sample(adjusted, rows, sample)
     if adjusted is not logits:

@@ -284,7 +284,7 @@ class HostBuffers(StepBuffers):
 
 def _with_pending(chunk: Chunk) -> Chunk:
     """Put 0 in place of tokens that the host does not know yet. The device does."""
-    missing = chunk.stop - len(chunk.sequence.token_ids) - len(chunk.guesses)
+    missing = chunk.stop - chunk.start - len(chunk.token_ids)
     return chunk._replace(guesses=(*chunk.guesses, *[0] * missing)) if missing > 0 else chunk
 
 
