@@ -48,6 +48,8 @@ STREAMED_STEPS = 5
 SWITCH = 0.0005
 # A full garbage collection visits each cached block. With 300,000 blocks, that takes 0.2 s.
 NEVER = 10**9
+USUAL_SWITCH = sys.getswitchinterval()
+USUAL_THRESHOLDS = gc.get_threshold()
 _owned: WeakSet[LLM] = WeakSet()  # engines that a thread owns now
 
 
@@ -90,22 +92,23 @@ def run_loop(inbox: Inbox, busy: Callable[[], bool], step: Work) -> None:
 
 @contextmanager
 def tuned_for_streams(llm: LLM) -> Iterator[None]:
-    """Within this block, tokens come evenly: no thread, window or collection delays them long."""
-    switch = sys.getswitchinterval()
-    thresholds = gc.get_threshold()
+    """Within this block, tokens come evenly: no thread, window or collection delays them long.
+
+    The last engine that is served restores the settings of the process.
+    """
     runner = llm.runner if isinstance(llm.runner, FastRunner) else None
     steps = runner.max_streamed_steps if runner else 0
     sys.setswitchinterval(SWITCH)
-    gc.set_threshold(*thresholds[:2], NEVER)
+    gc.set_threshold(*USUAL_THRESHOLDS[:2], NEVER)
     if runner:
         runner.max_streamed_steps = STREAMED_STEPS
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(switch)
-        gc.set_threshold(*thresholds)
-        if runner:
-            runner.max_streamed_steps = steps
+    yield
+    if runner:
+        runner.max_streamed_steps = steps
+    _owned.discard(llm)
+    if not _owned:
+        sys.setswitchinterval(USUAL_SWITCH)
+        gc.set_threshold(*USUAL_THRESHOLDS)
 
 
 class Piece(NamedTuple):
@@ -313,7 +316,6 @@ class EngineThread:
             if thread is not None:
                 self._inbox.put(None)
                 thread.join()
-                _owned.discard(self._llm)
 
     # Called in the thread ----------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The server: OpenAI's client, what is refused, a crowd that hangs up, an engine that fails, and a fuzzer."""
 
 import asyncio
-import gc
 import json
 import re
 import signal
@@ -19,13 +18,12 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
-from pagedlab import LLM, BlockPool, SamplingParams
+from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL
-from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
 from pagedlab_serve.app import create_app, salt_for
 from pagedlab_serve.background import BackgroundServer
-from pagedlab_serve.engine_thread import SWITCH, EngineError, EngineThread, Ticket, run_loop
+from pagedlab_serve.engine_thread import run_loop
 from pagedlab_serve.openai_api import ChatRequest, CompletionRequest
 from pagedlab_serve.prompts import Encoder
 from support.engines import assert_idle, exactly
@@ -535,141 +533,6 @@ def test_a_loop_that_fails_is_started_again(tiny):
         with pytest.raises(openai.APIStatusError, match="failed: KeyError"):
             ask(client)
         assert ask(client).choices
-
-
-async def submitted(engine, params, ids=(7, 8)):
-    ticket = Ticket(engine, params, stream=True)
-    await engine.submit(ticket, [list(ids)], None)
-    return ticket
-
-
-async def read(ticket):
-    """What ends the pieces of a ticket, "ok" or the error."""
-    try:
-        await asyncio.wait_for(ticket.end(), 30)
-    except EngineError as error:
-        return str(error)
-    return "ok"
-
-
-def test_who_waits_hears_of_a_failure_between_two_steps(tiny):
-    """A prompt that is scored fails, and the next client's request is added before a step could say so."""
-    llm = LLM(tiny, num_blocks=200)
-    forward = llm.forward
-
-    def fail(*_):
-        raise RuntimeError("no memory")
-
-    def score_in_vain(llm):
-        llm.forward = fail
-        try:
-            score(llm, [5] * 50)
-        finally:
-            llm.forward = forward
-
-    async def run():
-        engine = EngineThread(llm)
-        engine.start()
-        first = await submitted(engine, exactly(400))
-        await asyncio.sleep(0.05)
-        second = Ticket(engine, exactly(300), True)
-        failed, _ = await asyncio.gather(
-            engine.call(score_in_vain), engine.submit(second, [[8, 9]], None), return_exceptions=True
-        )
-        said = await read(first), await read(second)
-        engine.stop()
-        return failed, said
-
-    failed, (first, second) = asyncio.run(run())
-    assert isinstance(failed, RuntimeError)
-    assert "was reset" in first
-    assert second == "ok"
-    assert_idle(llm)
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_pool_that_cannot_be_made_again_leaves_nobody_waiting(tiny, times):
-    left = [0]
-
-    class Fails(BlockPool):
-        def __init__(self, *arguments):
-            left[0] -= 1
-            if left[0] >= 0:
-                raise MemoryError("no pool")
-            super().__init__(*arguments)
-
-    llm = LLM(tiny, num_blocks=200, block_pool=Fails)
-    forward = llm.forward
-
-    def fail(*_):
-        llm.forward, left[0] = forward, times
-        raise RuntimeError("no memory")
-
-    async def run():
-        engine = EngineThread(llm)
-        engine.start()
-        tickets = [await submitted(engine, exactly(400)) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        llm.forward = fail
-        said = [await read(each) for each in tickets]
-        left[0] = 0
-        said.append(await read(await submitted(engine, exactly(3))))
-        engine.stop()
-        return said
-
-    first, second, again = asyncio.run(run())
-    assert "no memory" in first
-    assert "no memory" in second
-    assert again == "ok"
-
-
-def test_an_engine_has_one_owner(tiny):
-    llm = LLM(tiny, num_blocks=8)
-    first, second = EngineThread(llm), EngineThread(llm)
-    usual = sys.getswitchinterval(), gc.get_threshold()
-    first.start()
-    until(lambda: sys.getswitchinterval() == SWITCH and gc.get_threshold()[2] > 10**6)
-    with pytest.raises(RuntimeError, match="served already"):
-        second.start()
-    first.stop()
-    second.start()
-    second.stop()
-    assert (sys.getswitchinterval(), gc.get_threshold()) == usual
-
-
-def test_pieces_that_came_while_the_loop_was_busy_are_one_by_then(tiny):
-    """The loop sleeps through the whole text: it gets it in one piece, all of it, with its tokens."""
-    engine = EngineThread(LLM(tiny, num_blocks=64))
-    engine.start()
-
-    async def heard():
-        ticket = await submitted(engine, exactly(40, logprobs=0))
-        until(lambda: not engine.running and not engine.waiting)  # nothing else runs in the loop
-        items = [item async for item in ticket]
-        return items, ticket.completions[0].outputs[0].text
-
-    ((piece,),), text = asyncio.run(heard())
-    engine.stop()
-    assert (piece.text, piece.finish_reason) == (text, "length")
-    assert len(piece.logprobs) == 40
-
-
-def test_a_loop_that_is_closed_disturbs_nobody(tiny):
-    llm = LLM(tiny, num_blocks=256)
-    engine = EngineThread(llm)
-    engine.start()
-
-    async def leave():
-        await anext(aiter(await submitted(engine, exactly(200))))
-
-    async def stay():
-        return await read(await submitted(engine, exactly(20)))
-
-    asyncio.run(leave())
-    assert asyncio.run(stay()) == "ok"
-    until(lambda: not engine.running)
-    engine.stop()
-    assert_idle(llm)
 
 
 # What monitors see --------------------------------------------------------------------------------------------
