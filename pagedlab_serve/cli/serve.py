@@ -42,10 +42,10 @@ def serve(
     require("server", "fastapi", "uvicorn", "prometheus_client")
     from pagedlab_serve.background import listen, server_of
 
-    keys = [key for some in api_keys or () for key in some.split(",")]
+    keys = [key for some in api_keys or () for key in some.split(",") if key]
     is_local = is_loopback(host)
-    if not is_local and not keys:
-        raise ValueError(f"{host} can be reached from outside: give a key with --api-key")
+    if not keys and (api_keys or not is_local):
+        raise ValueError(f"{host} can be reached from outside, or a key is empty: give --api-key")
     listener = listen(host, port)  # before the model is loaded, which takes long
     llm = load_llm(model, device, dtype, block_size, num_blocks)
     from pagedlab_serve.app import LOOPBACK, create_app

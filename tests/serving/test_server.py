@@ -652,7 +652,7 @@ def test_the_command_answers_to_the_address_it_listens_on(tiny, monkeypatch, cap
     monkeypatch.setattr("pagedlab_fast.LLM", lambda *_, **__: LLM(tiny, num_blocks=8, verbose=False))
     run = SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr("pagedlab_serve.background.server_of", lambda app: apps.append(app) or run)
-    serve(host="127.8.9.10", port=0, api_keys=["a,b"])
+    serve(host="127.8.9.10", port=0, api_keys=["a,", "b"])
     assert "API:          http://127.8.9.10:" in capsys.readouterr().out
     with TestClient(apps[0], base_url="http://127.8.9.10:8000") as client, suppress(AttributeError):
         assert client.get("/v1/models", headers={"Authorization": "Bearer b"}).status_code == 200
