@@ -85,17 +85,16 @@ def converse(llm: LLM, sampling: SamplingParams, lines: Iterable[str], console: 
         if command == "/new":
             messages = []
             continue
-        question = {"role": "user", "content": rest if command == "/fork" else line}
-        # At a lower temperature, two answers are often equal.
-        forked = replace(sampling, n=2, temperature=sampling.temperature or 1.5, top_k=5)
+        how = sampling
+        if command == "/fork":  # at a lower temperature, two answers are often equal
+            how = replace(how, n=2, temperature=how.temperature or 1.5, top_k=5)
+            line = rest
+        asked = [*messages, {"role": "user", "content": line}]
         try:
-            text = draw(
-                llm, [*messages, question], forked if command == "/fork" else sampling, console
-            )
+            text = draw(llm, asked, how, console)
+            messages = [*asked, {"role": "assistant", "content": text}]
         except (ValueError, FloatingPointError) as error:
             console.print(f"error: {error}\n", markup=False)
-        else:
-            messages += [question, {"role": "assistant", "content": text}]
 
 
 def draw(
@@ -113,7 +112,7 @@ def draw(
         while llm.num_unfinished:
             turn.step()
             live.update(turn.drawing(), refresh=True)
-    return "".join(text for text, _ in turn.pieces[0])
+    return turn.texts[0].plain
 
 
 class Turn:
@@ -124,13 +123,13 @@ class Turn:
         count: how many answers there are.
 
     Attributes:
-        pieces: of each answer, its text in pieces, each with the place of its last token's block.
+        texts: of each answer, its text in colour.
         tables: of each answer, its block table.
     """
 
     def __init__(self, llm: LLM, count: int) -> None:
         self._llm = llm
-        self.pieces: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+        self.texts = [Text() for _ in range(count)]
         self.tables: list[list[int]] = [[] for _ in range(count)]
         self._prompt_tokens = 0
 
@@ -143,20 +142,18 @@ class Turn:
         """Run a step, and note the text that it adds. `FloatingPointError` if it cannot go on."""
         for completion in self._llm.step():
             self._prompt_tokens = len(completion.prompt_token_ids)
-            for pieces, output in zip(self.pieces, completion.outputs, strict=False):
+            for text, output in zip(self.texts, completion.outputs, strict=False):
                 if output.error:
                     raise FloatingPointError(output.error)
-                known = sum(len(text) for text, _ in pieces)
                 last = self._prompt_tokens + len(output.token_ids) - 1
-                pieces.append((output.text[known:], last // self._llm.block_size))
+                place = last // self._llm.block_size
+                text.append(visible(output.text)[len(text) :], style_of(place))
 
     def drawing(self) -> Text:
         """Return the answers, each with its blocks below it."""
         drawn = Text()
-        for pieces, table in zip(self.pieces, self.tables, strict=True):
-            for text, place in pieces:
-                drawn.append(visible(text), style_of(place))
-            drawn.append("\n\nblocks ")
+        for text, table in zip(self.texts, self.tables, strict=True):
+            drawn.append_text(text).append("\n\nblocks ")
             for place, block_id in enumerate(table):
                 drawn.append(f" {self._mark(place)}{block_id} ", style_of(place))
                 drawn.append(" ")
