@@ -124,14 +124,7 @@ def test_bad_values_are_named(name, bad):
         (SamplingParams if name in ("min_p", "adjust") else Penalties)(**{name: bad})
 
 
-def test_a_stop_string_is_a_text():
-    with refused("stop must be strings with at least one character, got 3$"):
-        SamplingParams(stop=3)
-    assert SamplingParams(stop=None) == SamplingParams()
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny, temperature):
-    params = exactly(4, temperature=temperature, adjust=Penalties(repetition=1e-213), seed=1)
+def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny):
+    params = exactly(4, temperature=1.0, adjust=Penalties(repetition=1e-213), seed=1)
     (done,) = LLM(tiny, num_blocks=16, verbose=False).generate("The cat sat", params)
     assert all(0 <= token < 4096 for token in done.outputs[0].token_ids)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,6 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.recipes.trace import Recorder, Replay, load_recording, moments, record
-from pagedlab.recipes.trace.format import FORMAT
 from pagedlab.scheduler import Scheduler
 from support.engines import exactly, output_of
 from support.paths import ROOT
@@ -148,30 +146,18 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
             assert recorded_plan(replay.now) == plans[step - 1], step
     assert replayed_state(replay.seek(0)) == states[0], "it can go back"
     assert [len(moment) for moment in moments(recording)] == [len(replay.seek(i).sequences) for i in range(len(replay))]
-    check_totals(llm, recording, plans)
-
-
-def check_totals(llm, recording, plans):
-    """The rows of the recording have all that the plans computed, and each draft."""
     run = run_of(recording)
-    assert run.steps == len(plans)
     computed = sum(stop - start for plan in plans for start, stop in plan["computed"].values())
-    assert run.summary().computed == computed
-    drafts = [draft for step in recording["steps"] for draft in step.get("drafts", {}).values()]
-    assert all(len(draft["words"]) == draft["tokens"] for draft in drafts)
+    assert (run.steps, run.summary().computed) == (len(plans), computed), "the rows have all that the plans computed"
+    looks = [text["look"] for step in recording["steps"] for text in step.get("texts", {}).values() if "look" in text]
+    assert looks == list(range(len(looks))), "each sequence is new once"
 
 
-@pytest.mark.parametrize(("scheduler", "preemption"), [(Scheduler, "recompute"), (SwappingScheduler, "swap")])
-def test_preemptions_and_what_a_request_found_in_the_cache_are_noted(tiny, scheduler, preemption):
-    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, scheduler=scheduler, verbose=False)
-    params = [exactly(30, temperature=1.0, seed=i) for i in range(4)]
-    recording = record(llm, [PROMPTS[3]] * 4, params)
-    steps = recording["steps"]
-    how = Counter(how for step in steps for how in step.get("preempted", {}).values())
-    assert how == Counter({preemption: sum(how.values())})
-    assert how, "the pool is too small for all four"
-    returns = [name for step in steps for name in step.get("resumed", ())]
-    assert bool(returns) == (preemption == "swap")
+def test_swaps_and_what_a_request_found_in_the_cache_are_noted(tiny):
+    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, scheduler=SwappingScheduler, verbose=False)
+    steps = record(llm, [PROMPTS[3]] * 4, [exactly(30, temperature=1.0, seed=i) for i in range(4)])["steps"]
+    assert {how for step in steps for how in step.get("preempted", {}).values()} == {"swap"}
+    assert [name for step in steps for name in step.get("resumed", ())]
     found = {name: tokens for step in steps[:3] for name, tokens in step.get("admitted", {}).items()}
     assert sorted(found.values()) == [0, 8, 8, 8], "three find the first block of the first"
 
@@ -221,23 +207,18 @@ def test_without_words_it_still_knows_how_long_each_sequence_is():
     assert lengths == [[sequence.length for sequence in moment.values()] for moment in moments(recordings[0])]
 
 
-def test_readings_are_taken_after_each_step():
-    engine = ToyEngine()
-    with Recorder(engine, readings={"free": lambda: engine.pool.num_free}) as recorder:
-        engine.add(8, 5)
-        engine.run()
-    first, *steps = recorder.recording["steps"]
-    assert "readings" not in first
-    assert [step["readings"]["free"] for step in steps] == [64 - step["used"] for step in steps]
-
-
 def test_a_recorder_takes_an_engine_and_a_function(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
     with refused("^on_step must be a function without arguments, got 5$"):
         Recorder(llm, on_step=5)
     with refused("^llm must have the methods model, pool, .*, and NoneType lacks"):
         Recorder(None)
+    with Recorder(llm) as recorder:
+        pass
+    llm.generate(PROMPTS[0], exactly(3))
+    assert len(recorder.recording["steps"]) == 1, "one that is closed watches nothing"
     assert not llm._step_callbacks
+    assert not llm._forward_callbacks
     assert not llm.pool.callbacks
 
 
@@ -281,18 +262,6 @@ def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny):
     assert len(calls) == 3
 
 
-def test_a_recorder_that_is_closed_watches_nothing(tiny):
-    llm = LLM(tiny, num_blocks=32, verbose=False)
-    with Recorder(llm) as recorder:
-        pass
-    llm.generate(PROMPTS[0], SamplingParams(max_tokens=3))
-    assert len(recorder.recording["steps"]) == 1
-    assert recorder.recording["format"] == FORMAT
-    assert not llm._step_callbacks
-    assert not llm._forward_callbacks
-    assert not llm.pool.callbacks
-
-
 @pytest.mark.parametrize("other", [None, [], {}, {"format": 1, "steps": [{"step": 0}]}, {"format": 2, "steps": []}])
 def test_a_recording_of_another_format_is_refused_in_one_line(other, tmp_path):
     (file := tmp_path / "other.json").write_text(json.dumps(other))
@@ -308,21 +277,23 @@ def test_a_file_that_is_no_json_is_refused_in_one_line(content, tmp_path):
         load_recording(file)
 
 
+def fields_of(recording):
+    steps = recording["steps"]
+    texts = [text for step in steps for text in step.get("texts", {}).values()]
+    return {field for each in (recording, *steps, *texts) for field in each}
+
+
 def test_the_page_of_the_format_describes_each_field(tiny):
-    """Of two runs that have every field, but for those of a preempted sequence."""
+    """Two runs have them all, but for those of a preempted sequence."""
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    llm = SpeculativeLLM(tiny, num_blocks=16, block_size=4, drafter=PromptLookup(k=3), verbose=False)
+    llm = SpeculativeLLM(tiny, num_blocks=16, block_size=4, verbose=False)
     free = {"free": lambda: llm.pool.num_free}
-    recordings = [
-        record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free),
-        record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False),
-    ]
-    steps = [step for recording in recordings for step in recording["steps"]]
-    fields = {*recordings[0], *(field for step in steps for field in step)}
-    fields |= {field for step in steps for text in step.get("texts", {}).values() for field in text}
-    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "likely", "readings", "length", "ids"}
+    first = record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free)
+    assert all(step["readings"]["free"] == 16 - step["used"] for step in first["steps"][1:])
+    fields = fields_of(first) | fields_of(record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False))
+    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "likely", "length", "ids"}
     assert fields <= described
 
 

@@ -1,15 +1,18 @@
-"""A recording with any name is played. tests/js has the scripts' side."""
+"""A recording from anybody is played or fails, and draws no markup of its own. tests/js has the scripts' side."""
 
 import json
+from contextlib import suppress
 
 from pagedlab_lessons.timeline import run_of
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets.assets import script
+from pagedlab_lessons.widgets.picture import StagePicture
 from pagedlab_lessons.widgets.replayed import answers_of, grid_of
 
 from support.pages import in_browser, open_page
 from support.paths import ROOT
 
+ATTACK = "<img src=x onerror='window.attacked = true'>"
 NAME_WITH_MARKUP = "r\"0'] <b>&</b>\\"
 FIRST_TEXT = {
     "look": 0,
@@ -74,6 +77,28 @@ def play(stage):
     run_of(stage.recorded).summary()
     stage._repr_mimebundle_()
     json.dumps(stage.recorded)
+
+
+def paths(value, to=()):
+    """The place of every value in a recording."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inside:
+        yield (*to, key)
+        yield from paths(item, (*to, key))
+
+
+def test_markup_in_any_place_is_drawn_as_text_or_not_at_all():
+    drawn = []
+    for *around, last in paths(RECORDING):
+        place = recording = json.loads(json.dumps(RECORDING))
+        for key in around:
+            place = place[key]
+        place[last] = ATTACK
+        with suppress(ValueError, TypeError, AttributeError):
+            stage = Stage(recording)
+            drawn += [StagePicture(stage.replay(step)).drawing() for step in range(len(RECORDING["steps"]))]
+    assert any("&lt;img" in drawing for drawing in drawn)
+    assert not any("<img" in drawing for drawing in drawn)
 
 
 def test_recordings_as_they_are_written_are_played():
