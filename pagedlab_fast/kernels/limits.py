@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pagedlab.kernels.runtime import tl, triton
-from pagedlab_fast.kernels.penalties import load_logits, penalties_of_row
+from pagedlab_fast.kernels.penalties import RowPenalties, counts_row_and_penalties, load_logits
 
 LOG2E = tl.constexpr(math.log2(math.e))  # the hardware has exp2
 HOTTEST = tl.constexpr(1e30)  # a temperature may be infinite in fp32, and 1 / t would be 0
@@ -224,9 +224,10 @@ def cut_kernel(
         largest += first
         maxima = tl.load(largest + part, mask=real, other=float("-inf"))
         top = tl.max(maxima, 0)
-        penalties = penalties_of_row(
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
             counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, number
         )
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         scale = LOG2E / t
         row = Row(logits, largest, maxima, chunks + first, top, scale, VOCABULARY, penalties)
         if k > 0:

@@ -57,16 +57,16 @@ class RowPenalties(NamedTuple):
 
 
 @triton.jit
-def penalties_of_row(counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row):
-    """The penalties of a row of logits, from what `Penalties.arguments` says of all rows."""
+def counts_row_and_penalties(counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row):
+    """The row of the counts, and the three penalties, of a row of logits."""
     if counts is None:
-        return RowPenalties(None, -1, 1.0, 0.0, 0.0)
+        return -1, 1.0, 0.0, 0.0
     else:
         counts_row = tl.load(counts_rows + row * ROW_STRIDE)
         repetition = tl.load(columns + row)
         presence = tl.load(columns + COLUMN_STRIDE + row)
         frequency = tl.load(columns + 2 * COLUMN_STRIDE + row)
-        return RowPenalties(counts, counts_row, repetition, presence, frequency)
+        return counts_row, repetition, presence, frequency
 
 
 @triton.jit

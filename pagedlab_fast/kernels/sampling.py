@@ -15,10 +15,11 @@ from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab_fast.kernels.limits import HOTTEST, LOG2E, SKIPPED_BITS, cut_kernel
 from pagedlab_fast.kernels.penalties import (
     Penalties,
+    RowPenalties,
+    counts_row_and_penalties,
     load_logits,
     load_plain_logits,
     penalise,
-    penalties_of_row,
 )
 
 CHUNK = 512  # tokens
@@ -86,7 +87,10 @@ def chunk_kernel(
     if counts is not None:
         tl.store(plain_largest + part, m, mask=real)
         tl.store(plain_sums + part, tl.sum(tl.exp2(bits_below(x, m)), 1), mask=real)
-        penalties = penalties_of_row(counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row)
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
+            counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
+        )
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         x = penalise(x, token, VOCABULARY, penalties)
         m = tl.max(x, 1)
     below = bits_below(x, m)
@@ -152,7 +156,10 @@ def pick_kernel(
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
         candidate = chunk * CHUNK + i
-        penalties = penalties_of_row(counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row)
+        counts_row, repetition, presence, frequency = counts_row_and_penalties(
+            counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
+        )
+        penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         x = load_logits(logits + row * row_stride, candidate, VOCABULARY, penalties)
         cut = tl.load(cuts + row)
         is_kept = (x > cut) | ((x == cut) & (candidate <= tl.load(last_ties + row)))
