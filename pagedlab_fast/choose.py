@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -12,17 +10,15 @@ from pagedlab.attention import PagedAttention, get_backend
 from pagedlab.blocks import blocks_for
 from pagedlab.engine import Forward
 from pagedlab.kernels import compiles_for
-from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model
+from pagedlab.recipes.ranks.group import Ranks
 from pagedlab_fast.runner import FastRunner
 from pagedlab_fast.scheduler import FastScheduler
 
 # Files that need Triton are imported where they are used: it is not there on every system.
 if TYPE_CHECKING:
-    from pagedlab_fast.decoder import Decoder
     from pagedlab_fast.engine import LLM
     from pagedlab_fast.fused import Fused
-    from pagedlab_fast.shapes import Limits
 
 MAX_STEPS = 16  # of a window
 Wanted = bool | Literal["auto"]
@@ -53,7 +49,9 @@ def takes_graphs(wanted: Wanted, model: Model, attend: PagedAttention, scheduler
     return bool(wanted) and is_able
 
 
-def choose_fused(model: Model, wanted: Wanted, on_gpu: bool) -> Fused | None:
+def choose_fused(
+    model: Model, wanted: Wanted, on_gpu: bool, ranks: Ranks | None = None
+) -> Fused | None:
     """The layers in fewer kernels, of this rank's part of the model; None for the stock layers.
 
     Raises:
@@ -67,7 +65,7 @@ def choose_fused(model: Model, wanted: Wanted, on_gpu: bool) -> Fused | None:
     is_doubtful = model.module.dtype == torch.float16 or not can_fuse(model.module)
     if wanted == "auto" and is_doubtful:
         return None
-    return Fused(model.module, ranks_of(model))
+    return Fused(model.module, ranks)
 
 
 def make_runner(llm: LLM, fused: Fused | None = None, graphs: bool = True) -> FastRunner:
@@ -78,7 +76,11 @@ def make_runner(llm: LLM, fused: Fused | None = None, graphs: bool = True) -> Fa
         fused: the layers in fewer kernels; None for the stock layers.
         graphs: whether steps are CUDA graphs; else kernels are launched one by one.
     """
+    from pagedlab_fast.buffers import DeviceBuffers
+    from pagedlab_fast.decoder import Decoder
+    from pagedlab_fast.device_step import DeviceStep
     from pagedlab_fast.shapes import Limits
+    from pagedlab_fast.token_counts import TokenCounts
 
     model = llm.model
     limits = Limits(
@@ -87,76 +89,28 @@ def make_runner(llm: LLM, fused: Fused | None = None, graphs: bool = True) -> Fa
         max_steps=MAX_STEPS,
         max_tokens=llm.max_batch_tokens,
     )
-    ranks = ranks_of(model)
-    if ranks:
-        ranks.follow(*limits, graphs, fused is not None)
-    decoder = _make_decoder(model, llm.cache, llm.attend, limits, fused, graphs, ranks)
-    return FastRunner(llm, decoder, limits.max_steps)
-
-
-def follow(
-    model: Model, cache: KVCache, attend: PagedAttention, ranks: Any, *numbers: int
-) -> Callable[..., None]:
-    """On every rank but 0: return what launches this rank's part of a window.
-
-    Args:
-        model: this rank's part.
-        cache: this rank's part.
-        attend: the attention function.
-        ranks: this rank among the others.
-        numbers: what `make_runner` tells: `Limits`, whether steps are graphs, and whether layers
-            are fused.
-    """
-    from pagedlab_fast.fused import Fused
-    from pagedlab_fast.shapes import Limits, unpack_shapes
-
-    *limits, graphs, is_fused = numbers
-    fused = Fused(model.module, ranks) if is_fused else None
-    decoder = _make_decoder(model, cache, attend, Limits(*limits), fused, bool(graphs), ranks)
-
-    def play(*shapes: int) -> None:
-        decoder.play(unpack_shapes(shapes))
-
-    return play
-
-
-def _make_decoder(
-    model: Model,
-    cache: KVCache,
-    attend: PagedAttention,
-    limits: Limits,
-    fused: Fused | None,
-    graphs: bool,
-    ranks: Any,
-) -> Decoder:
-    """This rank's decoder."""
-    from pagedlab_fast.buffers import DeviceBuffers
-    from pagedlab_fast.decoder import Decoder
-    from pagedlab_fast.device_step import DeviceStep
-    from pagedlab_fast.token_counts import TokenCounts
-
     forward: Forward
     if fused is None:
-        # of one rank's part: the `forward` of a shared model runs the parts of all ranks
-        forward = partial(Model.forward, model) if ranks else model.forward
-    elif ranks and ranks.rank > 0:
+        forward = model.forward
+    elif llm.ranks.rank > 0:
         forward = fused.hidden_states  # rank 0 alone needs logits
     else:
         forward = fused.forward
-    device = cache.keys.device
+    device = llm.cache.keys.device
+    ranks = ranks_of(llm)
     step = DeviceStep(
         forward,
-        cache,
-        attend,
+        llm.cache,
+        llm.attend,
         end_token_ids=torch.tensor(sorted(model.eos_token_ids) or [-1], device=device),
         buffers=DeviceBuffers(limits, device),
         tokens=TokenCounts(limits.max_rows, model.vocab_size, device),
         fused=None if ranks else fused,  # ranks have no steps that the host samples for
         ranks=ranks,
     )
-    return Decoder(step, limits, graphs)
+    return FastRunner(llm, Decoder(step, limits, graphs), limits.max_steps)
 
 
-def ranks_of(model: Any) -> Any:
-    """The ranks that share the model; None if it runs on one device."""
-    return model.ranks if model.num_ranks > 1 else None
+def ranks_of(llm: LLM) -> Ranks | None:
+    """The ranks that share the engine's model; None if one runs it alone."""
+    return llm.ranks if llm.ranks.size > 1 else None

@@ -14,7 +14,8 @@ a window runs, the host may launch the next: its rows then go on from wherever t
 to. Each step is one launch, a CUDA graph. Padded tokens store nothing, and padded rows see nothing.
 
 Where several ranks share the model, each has a `Decoder` with the same limits. Rank 0's is the one
-described above. It sends the others the inputs of every step, device to device.
+described above. It sends the others the shapes of a window's steps, and the inputs of every step
+device to device.
 
 A step that the host samples for is laid out like one with prompts, and ends after the layers.
 """
@@ -22,7 +23,6 @@ A step that the host samples for is laid out like one with prompts, and ends aft
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from pagedlab.scheduler import Chunk
 from pagedlab_fast.buffers import HostBuffers
 from pagedlab_fast.decode_state import begin
 from pagedlab_fast.device_step import DeviceStep, GraphRunner
-from pagedlab_fast.shapes import Limits, StepShape, StepShapes, pack_shapes
+from pagedlab_fast.shapes import Limits, StepShape, StepShapes
 from pagedlab_fast.window import RowPlan, Window
 
 
@@ -53,7 +53,7 @@ class Decoder:
         self.runner = GraphRunner(step, self.shapes.max_graph_tokens, graphs)
         self.ranks = step.ranks
         if self.ranks and graphs:
-            self.ranks.hold(self.runner.graphs)
+            self.ranks.graphs = [self.runner.graphs, self.runner.seen]
         # Two, used in turns: the device may still read the one while the host writes the other.
         device = step.cache.keys.device
         self.hosts = [HostBuffers(limits, device) for _ in range(2)]
@@ -182,7 +182,8 @@ class Decoder:
     def _start(self, shapes: list[StepShape]) -> None:
         """Launch the steps of the window that was sent, on all ranks."""
         if self.ranks:
-            self.ranks.play(pack_shapes(shapes), partial(self.play, shapes))
+            with self.ranks.step(shapes):
+                self.play(shapes)
         else:
             self.play(shapes)
 

@@ -39,7 +39,7 @@ class DeviceStep:
         buffers: inputs and results.
         tokens: the tokens of sequences with penalties.
         fused: the layers of `forward`, if they can run without the logits; else None.
-        ranks: distributed's, if several share the model.
+        ranks: this process among the ranks that share the model; None if it runs alone.
     """
 
     forward: Forward
@@ -100,7 +100,7 @@ class GraphRunner:
         self.graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
         self.enabled = enabled
         self._max_tokens = max_tokens
-        self._seen: set[StepShape] = set()
+        self.seen: set[StepShape] = set()
         self._hidden = torch.empty(0)  # of steps that the host samples for
         if step.fused:
             width = step.fused.module.config.hidden_size
@@ -111,8 +111,8 @@ class GraphRunner:
         if not self.can_capture(shape):
             return self.step.run(shape)
         if shape not in self.graphs:
-            if shape not in self._seen:
-                self._seen.add(shape)
+            if shape not in self.seen:
+                self.seen.add(shape)
                 return self.step.run(shape)
             self.graphs[shape] = self._capture(shape)
         self.graphs[shape].replay()
@@ -124,7 +124,7 @@ class GraphRunner:
 
     def captures_next(self, shape: StepShape) -> bool:
         """Whether the next step of this shape is captured."""
-        return self.can_capture(shape) and shape in self._seen and shape not in self.graphs
+        return self.can_capture(shape) and shape in self.seen and shape not in self.graphs
 
     def _capture(self, shape: StepShape) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()

@@ -7,11 +7,12 @@ import gc
 from typing import Any
 
 from pagedlab.arguments import one_of, optional_integer
+from pagedlab.blocks import BlockCopy
 from pagedlab.engine import EagerRunner, Runner
 from pagedlab.kernels import compiles_for
 from pagedlab.outputs import Completion
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.ranks import Ranked
+from pagedlab.recipes.ranks import TensorParallelLLM
 from pagedlab.recipes.speculative import Drafter, SpeculativeLLM
 from pagedlab.sampling_params import SamplingParams
 from pagedlab_fast.choose import (
@@ -25,11 +26,12 @@ from pagedlab_fast.choose import (
 from pagedlab_fast.cpu_linear import is_faster, with_cpu_linear
 from pagedlab_fast.runner import FastRunner
 from pagedlab_fast.scheduler import FastScheduler, FastSequence
+from pagedlab_fast.shapes import StepShape
 
 GPU_PROMPT_TOKENS = 2_048  # default of max_prompt_tokens on a GPU, see benchmarks/NOTES.md
 
 
-class LLM(SpeculativeLLM, Ranked):
+class LLM(SpeculativeLLM, TensorParallelLLM):
     """A language model that gives the answers of `pagedlab.LLM` sooner.
 
     Args:
@@ -47,8 +49,6 @@ class LLM(SpeculativeLLM, Ranked):
         ValueError: If an argument is out of range, or names something that does not exist.
     """
 
-    follow = "pagedlab_fast.choose:follow"  # by its name, because other ranks call it
-
     def __init__(
         self,
         model: Any = None,
@@ -57,7 +57,7 @@ class LLM(SpeculativeLLM, Ranked):
         fused: Wanted = "auto",
         max_prompt_tokens: int | None = None,
         drafter: Drafter | None = None,
-        ranks: int = 1,
+        ranks: Any = 1,
         **options: Any,
     ) -> None:
         one_of("cuda_graphs", cuda_graphs, (True, False, "auto"))
@@ -72,6 +72,19 @@ class LLM(SpeculativeLLM, Ranked):
             from pagedlab_fast.sampling import sample_rows  # needs Triton
 
             self.sample_rows = sample_rows
+
+    def shared_options(self) -> dict[str, Any]:
+        """Options that the other ranks' engines get, too."""
+        own = {"cuda_graphs": self._cuda_graphs, "fused": self._fused}
+        return super().shared_options() | own
+
+    def follow(self, copies: list[BlockCopy], inputs: Any) -> None:
+        """On a rank other than 0: do this rank's part of a step, or of a window."""
+        if isinstance(self.runner, FastRunner) and isinstance(inputs[0], StepShape):
+            self.cache.copy_blocks(copies)
+            self.runner.decoder.play(inputs)
+        else:
+            super().follow(copies, inputs)
 
     def new_sequence(self, *fields: Any, **options: Any) -> FastSequence:
         """Make a sequence. That of a text of `generate` is read when it is complete."""
@@ -99,8 +112,9 @@ class LLM(SpeculativeLLM, Ranked):
         """Take a faster forward pass and steps that run ahead, as far as they suit the device."""
         model = llm.model
         has_graphs = takes_graphs(llm._cuda_graphs, model, llm.attend, llm.scheduler)
-        fused = choose_fused(model, llm._fused, is_on_gpu(model, llm.attend))
-        if fused is not None and ranks_of(model) is None:
+        ranks = ranks_of(llm)
+        fused = choose_fused(model, llm._fused, is_on_gpu(model, llm.attend), ranks)
+        if fused is not None and ranks is None:
             llm.forward = fused.forward
         elif fused is None and llm._fused and is_faster(model):
             llm.forward = with_cpu_linear(model).forward
@@ -117,7 +131,8 @@ class LLM(SpeculativeLLM, Ranked):
                 "call it first"
             )
         if isinstance(self.runner, FastRunner):
-            self.runner.warm_up()
+            with self.whole():  # if a rank is lost, the next call drops what is cached
+                self.runner.warm_up()
         for num_tokens in [16] if self.model.device.type == "cpu" else [16, 1024]:
             self._run_requests(num_tokens)
         gc.collect()

@@ -203,7 +203,7 @@ class Fused:
 
     Args:
         module: of transformers, or this rank's part of it.
-        ranks: distributed's, if several share the model.
+        ranks: this process among the ranks that share the model; None if it runs alone.
 
     Raises:
         ValueError: If the module is built otherwise.

@@ -5,7 +5,6 @@ A CUDA graph has one shape, so a step is padded to the smallest shape that holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -132,20 +131,3 @@ class StepShapes:
         for rows in reversed(self.decode_rows):
             shapes.append(StepShape(rows, None if is_sampled else rows, is_sampled))
         return shapes
-
-
-def pack_shapes(shapes: Iterable[StepShape]) -> list[int]:
-    """Three numbers a shape, for other ranks: rows, tokens or 0, and whether a row is penalised."""
-    numbers = []
-    for shape in shapes:
-        numbers += [shape.rows, shape.tokens or 0, int(shape.is_penalised)]
-    return numbers
-
-
-def unpack_shapes(numbers: Iterable[int]) -> list[StepShape]:
-    """The shapes that `pack_shapes` made these numbers of."""
-    threes = iter(numbers)
-    return [
-        StepShape(rows, tokens or None, is_penalised=bool(is_penalised))
-        for rows, tokens, is_penalised in zip(threes, threes, threes, strict=True)
-    ]

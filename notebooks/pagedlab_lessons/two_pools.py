@@ -71,17 +71,13 @@ class Frame:
 def keys_of_each_rank(llm: Any) -> Callable[[], list[list[Key]]]:
     """A reading for `Recorder`: of each rank and block, two numbers of the block's first key.
 
-    The cache is filled with NaN before, so that what is a number was written.
+    Args:
+        llm: a `WatchedRanks`.
     """
-    llm.cache.poison()
 
     def read() -> list[list[Key]]:
-        blocks = range(llm.pool.num_blocks)
-        keys = []
-        for part in llm.cache.of_each_rank(blocks):
-            of_blocks = part[0, LAYER, :, 0, 0, :2].tolist()
-            keys.append([[_number(value) for value in key] for key in of_blocks])
-        return keys
+        first = llm.keys[:, :, 0, :2].tolist()
+        return [[[_number(value) for value in key] for key in blocks] for blocks in first]
 
     return read
 

@@ -1,27 +1,53 @@
-"""Engines on two ranks, and the process of the second one."""
+"""Engines on two ranks, with caches full of NaN on both."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
 
-from pagedlab import LLM
-from pagedlab.recipes.ranks.shared import SharedCache, SharedModel
+from pagedlab.model import TINY_MODEL
+from pagedlab.recipes.ranks import TensorParallelLLM
+from support import interpreter
+from support.engines import poison
+
+if find_spec("triton"):
+    import pagedlab_fast
+    from pagedlab_fast.choose import make_runner, ranks_of
+    from pagedlab_fast.fused import Fused
+
+    class Ahead(pagedlab_fast.LLM):
+        """Runs in windows as on GPUs, launch by launch."""
+
+        def __init__(self, model: Any = None, **options: Any) -> None:
+            super().__init__(model, **options)
+            poison(self.cache)
+
+        @staticmethod
+        def _make_runner(llm: Any) -> Any:
+            if llm.ranks.rank > 0:
+                interpreter.spare()
+            return make_runner(llm, Fused(llm.model.module, ranks_of(llm)) if llm._fused else None, graphs=False)
 
 
-def poisoned(model: SharedModel, num_blocks: int = 256, block_size: int = 16, kind: Any = LLM, **options: Any) -> Any:
-    """An engine on ranks that already run, each with its own cache full of NaN."""
-    llm = kind(model, num_blocks=num_blocks, block_size=block_size, attention_backend="torch", **options)
-    assert isinstance(llm.cache, SharedCache)
-    llm.cache.poison()
-    return llm
+class Poisoned(TensorParallelLLM):
+    """The engine of the recipe."""
+
+    def __init__(self, model: Any = None, **options: Any) -> None:
+        super().__init__(model, **options)
+        poison(self.cache)
 
 
-def other_rank(model: SharedModel) -> psutil.Process:
-    """Return the process of the second rank."""
-    (process,) = model.ranks.workers.processes
-    return psutil.Process(process.pid)
+def two(kind: Any = Poisoned, num_blocks: int = 256, block_size: int = 16, **options: Any) -> Any:
+    """An engine on two ranks."""
+    how = {"device": "cpu", "dtype": "float32", "attention_backend": "torch", "verbose": False}
+    return kind(TINY_MODEL, ranks=2, num_blocks=num_blocks, block_size=block_size, **how | options)
+
+
+def other_rank(llm: Any) -> psutil.Process:
+    """The process of the second rank."""
+    return psutil.Process(llm.ranks.others[0].pid)
 
 
 def listening() -> set[int]:
