@@ -15,6 +15,7 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     draft_film      drafts, accepted and rejected                            12
     journey         one request followed through the engine                  10
     two_pools       one block table and two pools                            11
+    watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
     memory_map      one small memory, step by step                           01
     pictures        the opening pictures of the notebooks                    01-05, 08, 09

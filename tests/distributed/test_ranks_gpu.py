@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pagedlab.model import TINY_MODEL
-from pagedlab.recipes import ranks as distributed
 from pagedlab.recipes.ranks import RankLost
+from pagedlab.recipes.ranks.group import Ranks
 from pagedlab_fast import LLM
 from pagedlab_fast.runner import FastRunner
 from support.engines import exactly, ids_of
@@ -55,8 +55,8 @@ class Killer:
         self.delay_s = delay_s
         self.killed_at = None
 
-    def aim_at(self, workers):
-        threading.Thread(target=self._kill, args=[workers.processes[0]], daemon=True).start()
+    def aim_at(self, ranks):
+        threading.Thread(target=self._kill, args=[ranks.others[0]], daemon=True).start()
 
     def _kill(self, process):
         time.sleep(self.delay_s)
@@ -66,33 +66,47 @@ class Killer:
 
 def kill_in_an_eager_step(killer, monkeypatch):
     with engine(2, cuda_graphs=False, fused=False) as llm:
-        killer.aim_at(llm.model.ranks.workers)
+        killer.aim_at(llm.ranks)
         llm.generate(PROMPTS, exactly(2000))
 
 
 def kill_in_a_window(killer, monkeypatch):
     with engine(2) as llm:
         texts(llm, 3)
-        killer.aim_at(llm.model.ranks.workers)
+        killer.aim_at(llm.ranks)
         llm.generate(PROMPTS, exactly(2000))
 
 
 def kill_while_graphs_are_captured(killer, monkeypatch):
     with engine(2) as llm:
-        killer.aim_at(llm.model.ranks.workers)
+        killer.aim_at(llm.ranks)
         llm.warm_up()
 
 
 def kill_while_weights_load(killer, monkeypatch):
     """Of this process or of the other: which one is at it depends on the delay."""
 
-    class Watched(distributed.Workers):
-        def __init__(self, size):
-            super().__init__(size)
-            killer.aim_at(self)
+    start = Ranks.start
 
-    monkeypatch.setattr(distributed, "Workers", Watched)
+    def start_and_aim(ranks):
+        start(ranks)
+        killer.aim_at(ranks)
+
+    monkeypatch.setattr(Ranks, "start", start_and_aim)
     engine(2)
+
+
+def test_the_next_call_after_a_killed_rank_starts_a_new_one():
+    with engine(2) as llm:
+        expected = texts(llm, 40)
+        for warm in (False, True):  # once with graphs of all shapes
+            if warm:
+                llm.warm_up()
+            killer = Killer(0.1)
+            killer.aim_at(llm.ranks)
+            with pytest.raises(RankLost):
+                llm.generate(PROMPTS, exactly(2000))
+            assert texts(llm, 40) == expected
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ SHARED = (
 class TensorParallelLLM(LLM, AbstractContextManager["TensorParallelLLM"]):
     """An `LLM` whose model several processes share.
 
-    A step that fails ends the other ranks, and the next call starts new ones.
+    A step that fails ends the other ranks, and the next call starts new ones. A script makes one
+    under `if __name__ == "__main__":`, because the other ranks import the script.
 
     Args:
         model: a hub id or a folder; None as for `LLM`.
@@ -135,7 +136,7 @@ class TensorParallelLLM(LLM, AbstractContextManager["TensorParallelLLM"]):
         """
         self.cache.copy_blocks(copies)
         batch = Batch(*(torch.from_numpy(array).to(self.model.device) for array in inputs))
-        Model.forward(self.model, batch, self.cache, self.attend)
+        self.forward(batch, self.cache, self.attend)
 
     def close(self) -> None:
         """End the other ranks, and drop all requests and cached blocks."""

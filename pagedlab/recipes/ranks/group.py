@@ -51,7 +51,7 @@ class Ranks:
         rank: number of this process.
         size: number of ranks.
         device: of this rank.
-        port: of rank 0's store, where the ranks meet.
+        store: where the ranks meet; None for rank 0, which makes it.
 
     Attributes:
         engine: makes an engine from a `Ranks`; the other ranks call it.
@@ -62,11 +62,10 @@ class Ranks:
         plan_bytes: sent so far to each other rank.
     """
 
-    def __init__(self, rank: int, size: int, device: str = "cpu", port: int = 0) -> None:
+    def __init__(self, rank: int, size: int, device: str = "cpu", store: Any = None) -> None:
         self.rank = rank
         self.size = size
         self.device = torch.device(device)
-        self.port = port
         self.engine: Callable[..., Any] | None = None
         self.copies: list[BlockCopy] = []
         self.graphs: list[Any] = []
@@ -74,7 +73,7 @@ class Ranks:
         self.plan_bytes = 0
         self.others: list[Any] = []
         self._pipes: list[Connection] = []
-        self._store: Any = None
+        self._store = store
         self._group: Any = None
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -84,19 +83,23 @@ class Ranks:
     def start(self) -> None:
         """Rank 0: start the other ranks."""
         listener = socket.create_server((LOCALHOST, 0))
-        self.port = listener.getsockname()[1]
-        own = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()}
-        self._store = dist.TCPStore(LOCALHOST, self.port, **own)
+        port = listener.getsockname()[1]
+        own: Any = {
+            "is_master": True,
+            "wait_for_workers": False,
+            "master_listen_fd": listener.detach(),
+        }
+        self._store = dist.TCPStore(LOCALHOST, port, **own)
         threads = max(1, torch.get_num_threads() // self.size)
         for rank in range(1, self.size):
             pipe, theirs = context.Pipe()
-            device = f"cuda:{rank}" if self.device.type == "cuda" else "cpu"
-            arguments = theirs, threads, self.engine, rank, self.size, device, self.port
+            place = rank, self.size, f"cuda:{rank}" if self.device.type == "cuda" else "cpu"
+            arguments = theirs, threads, port, self.engine, place
             process = context.Process(target=follow, args=arguments, daemon=True)
-            self.others.append(process)
-            self._pipes.append(pipe)
             process.start()
             theirs.close()
+            self.others.append(process)
+            self._pipes.append(pipe)
 
     def connect(self) -> None:
         """Join the other ranks, once this rank has loaded its share of the model.
@@ -104,8 +107,6 @@ class Ranks:
         Raises:
             RankLost: If a rank ends meanwhile, or takes too long.
         """
-        if self.rank > 0:
-            self._store = dist.TCPStore(LOCALHOST, self.port)
         self.least("ready", 0)
         patience = timedelta(seconds=TIMEOUT)
         if self.device.type == "cpu":
@@ -276,21 +277,23 @@ class Ranks:
 # Another rank -------------------------------------------------------------------------------------
 
 
-def follow(pipe: Connection, num_threads: int, make_engine: Any, *place: Any) -> None:
+def follow(pipe: Connection, num_threads: int, port: int, make_engine: Any, place: Any) -> None:
     """Be a rank other than 0: make an engine, and run what rank 0 runs.
 
     Args:
         pipe: from rank 0.
         num_threads: of torch.
-        make_engine: takes `ranks`.
-        place: arguments of `Ranks`.
+        port: of rank 0's store.
+        make_engine: takes a `Ranks`.
+        place: number of this rank, number of ranks, device.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's, which ends the others
     torch.set_num_threads(num_threads)
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=[pipe, messages], daemon=True).start()
     try:
-        llm = make_engine(ranks=Ranks(*place))
+        rank, size, device = place
+        llm = make_engine(ranks=Ranks(rank, size, device, dist.TCPStore(LOCALHOST, port)))
         while True:
             llm.follow(*messages.get())
     except RankLost:  # rank 0 sees it, too, and ends this process
