@@ -29,9 +29,8 @@ class WatchedRanks(TensorParallelLLM):
     def __init__(self, model: Any = None, **options: Any) -> None:
         super().__init__(model, **options)
         self.cache.keys.fill_(torch.nan)
-        self.keys = torch.full((self.ranks.size, *self.cache.keys[LAYER, :, :, 0].shape), torch.nan)
-        if self.ranks.rank == 0:
-            self.on_forward(lambda *_: self.collect())
+        self.keys = torch.stack([self.cache.keys[LAYER, :, :, 0]] * self.ranks.size)
+        self.on_forward(lambda *_: self.collect())  # on rank 0, which samples
 
     def follow(self, *message: Any) -> None:
         """On another rank: do this rank's part of a step."""

@@ -19,6 +19,7 @@ from pagedlab.recipes.ranks import RankLost, TensorParallelLLM, group
 from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab_serve.cli.main import main
+from support.checkpoints import random_checkpoint
 from support.engines import (
     LENGTHS,
     NEW,
@@ -250,6 +251,21 @@ def test_ranks_end_within_seconds_and_the_next_call_starts_new_ones(tiny, monkey
         assert_idle(llm)
     assert not group.context.active_children()
     until(lambda: listening() == ports, why="a port is still open")
+
+
+def test_of_three_ranks_the_one_that_died_is_named(tmp_path):
+    """Although not all of them talk to it, and its end ends the others."""
+    random_checkpoint(tmp_path, "llama", num_key_value_heads=3)
+    with two(model=tmp_path, ranks=3) as llm:
+        expected = llm.generate([[1, 2, 3]], exactly(9))
+        ranks = llm.ranks.others
+        began = time.monotonic()
+        hook = llm.model.module.base_model.layers[1].register_forward_hook(lambda *_: ranks[1].kill())
+        with pytest.raises(RankLost, match=r"^rank 2 has ended \(exit code -9\)$"):
+            llm.generate([[1, 2, 3]], exactly(9))
+        hook.remove()
+        assert time.monotonic() - began < 5
+        assert ids_of(llm.generate([[1, 2, 3]], exactly(9))) == ids_of(expected)
 
 
 def test_the_other_rank_ends_with_rank_0():

@@ -39,10 +39,11 @@ class Poisoned(TensorParallelLLM):
         poison(self.cache)
 
 
-def two(kind: Any = Poisoned, num_blocks: int = 256, block_size: int = 16, **options: Any) -> Any:
-    """An engine on two ranks."""
+def two(kind: Any = Poisoned, num_blocks: int | None = 256, block_size: int = 16, **options: Any) -> Any:
+    """An engine on two ranks, or as many as the options say."""
     how = {"device": "cpu", "dtype": "float32", "attention_backend": "torch", "verbose": False}
-    return kind(TINY_MODEL, ranks=2, num_blocks=num_blocks, block_size=block_size, **how | options)
+    how |= {"model": TINY_MODEL, "ranks": 2, "num_blocks": num_blocks, "block_size": block_size}
+    return kind(**how | options)
 
 
 def other_rank(llm: Any) -> psutil.Process:

@@ -1,9 +1,9 @@
 """How ranks start, talk, meet in sums, and end.
 
-    rank 0                              another rank
-    start      --engine-->              make the same engine, with its own share of the model
-    step       --copies, inputs-->      copy blocks and run, as rank 0 does: all meet in each sum
-    end        --end of the pipe-->     end; also if rank 0 dies of any cause
+    rank 0                          another rank
+    start   --engine-->             make the same engine, with its own share of the model
+    step    --copies, inputs-->     copy blocks and run, as rank 0 does: all meet in each sum
+    end     --kill-->               it also ends by itself, when rank 0 dies of any cause
 
 The sums go over gloo on 127.0.0.1, or over NCCL between GPUs.
 """
@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -267,11 +266,13 @@ class Ranks:
         self._wait_until(lambda: False, GRACE)
 
     def _ended(self) -> str | None:
-        """Say which rank has ended; None if all live."""
-        for rank, process in enumerate(self.others, 1):
-            if process.exitcode is not None:
-                return f"rank {rank} has ended (exit code {process.exitcode})"
-        return None
+        """Say which rank has ended first; None if all live."""
+        codes = [(process.exitcode, rank) for rank, process in enumerate(self.others, 1)]
+        ended = [each for each in codes if each[0] is not None]
+        if not ended:
+            return None
+        code, rank = min(ended)  # those that it made end have the largest code, 2
+        return f"rank {rank} has ended (exit code {code})"
 
 
 # Another rank -------------------------------------------------------------------------------------
@@ -287,25 +288,22 @@ def follow(pipe: Connection, num_threads: int, port: int, make_engine: Any, plac
         make_engine: takes a `Ranks`.
         place: number of this rank, number of ranks, device.
     """
+    threading.Thread(target=_end_with_rank_0, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's, which ends the others
     torch.set_num_threads(num_threads)
-    messages: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_listen, args=[pipe, messages], daemon=True).start()
+    rank, size, device = place
     try:
-        rank, size, device = place
         llm = make_engine(ranks=Ranks(rank, size, device, dist.TCPStore(LOCALHOST, port)))
         while True:
-            llm.follow(*messages.get())
-    except RankLost:  # rank 0 sees it, too, and ends this process
-        threading.Event().wait()
+            llm.follow(*pipe.recv())
+    except RankLost:  # the next ranks in the sum learn of it from this one
+        os._exit(2)
     except Exception:
         traceback.print_exc()
-    os._exit(1)  # not in order: a group that has lost a rank may wait for it
+        os._exit(1)  # not in order: a group that has lost a rank may wait for it
 
 
-def _listen(pipe: Connection, messages: SimpleQueue[Any]) -> None:
-    """Queue the messages of rank 0. At their end, end this process, whatever it waits for."""
-    with suppress(EOFError, OSError):
-        while True:
-            messages.put(pipe.recv())
+def _end_with_rank_0() -> None:
+    """End this process when rank 0 has ended of any cause. The main thread may wait in a sum."""
+    multiprocessing.parent_process().join()  # type: ignore[union-attr]
     os._exit(0)
