@@ -76,25 +76,32 @@ class Output:
             new: the tokens.
             ends: tokens that end a text.
         """
-        count = 0
-        while self.finish_reason is None and count < len(new.token_ids):
-            token = new.token_ids[count]
-            if token == NO_TOKEN:
-                self.finish_reason = "error"
-                self.error = NOT_FINITE
-                break
-            count += 1
-            if token in ends:
-                self.finish_reason = "stop"
-            elif self.detokenizer is not None:
-                self.detokenizer.push(token)
-                if self.detokenizer.stopped:
-                    self.finish_reason = "stop"
-        self.token_ids += new.token_ids[:count]
+        tokens = new.token_ids
+        if tokens[-1:] == [NO_TOKEN]:
+            tokens = tokens[:-1]
+            self.finish_reason = "error"
+            self.error = NOT_FINITE
+        count = len(tokens)
+        if ends or self.detokenizer is not None:
+            count = self._count_until_end(tokens, ends)
+        self.token_ids += tokens[:count]
         self.cumulative_logprob = sum(new.logprobs[:count], self.cumulative_logprob)
         if self.logprobs is not None:
             self.logprobs += new.reports[:count]
         return count
+
+    def _count_until_end(self, token_ids: list[int], ends: frozenset[int]) -> int:
+        """Count the tokens up to one that ends the text, which then has a finish reason."""
+        for count, token in enumerate(token_ids, 1):
+            is_end = token in ends
+            if self.detokenizer is not None and not is_end:
+                self.detokenizer.push(token)
+                is_end = self.detokenizer.stopped
+            if is_end:
+                self.finish_reason = "stop"
+                self.error = None
+                return count
+        return len(token_ids)
 
     def complete_text(self) -> bool:
         """Add the rest of the text after the last token. Return whether a stop string ends it."""
