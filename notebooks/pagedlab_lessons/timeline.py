@@ -244,17 +244,13 @@ class RowReader:
         self._without_row.clear()
 
     def _sequences(self, request: str) -> list[SequenceState]:
-        """Its sequences, without those that were dropped."""
-        return _without_dropped(self._requests[request])
-
-
-def _without_dropped(sequences: dict[str, SequenceState]) -> list[SequenceState]:
-    return [sequence for sequence in sequences.values() if sequence.state != "dropped"]
+        """Its sequences."""
+        return list(self._requests[request].values())
 
 
 def _computed_cell(row: Row, chunks: Chunks, by_name: dict[str, SequenceState]) -> Cell:
     """The cell of a step that computed these chunks of the request; the row takes note of them."""
-    sequences = _without_dropped(by_name)
+    sequences = list(by_name.values())
     name, (start, stop) = next(iter(chunks.items()))
     tokens = sum(stop - start for start, stop in chunks.values())
     again = sum(max(0, min(stop, row.reached) - start) for start, stop in chunks.values())

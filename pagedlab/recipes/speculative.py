@@ -200,7 +200,8 @@ class DraftModel(Drafter):
         self._scheduler.plan = Plan()
         self._scheduler.budget = self._scheduler.max_batch_tokens
         for shadow in shadows:
-            self._scheduler.give_slots(shadow)
+            if shadow.num_outputs < shadow.max_tokens:
+                self._scheduler.give_slots(shadow)
         return self._scheduler.plan.chunks
 
     def _compute(self, llm: LLM, chunks: list[Chunk], drafts: Drafts) -> None:

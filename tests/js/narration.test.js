@@ -58,7 +58,7 @@ test("several requests", () => {
   const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r${i}`, RUNNING]));
   assert.equal(sentence({ texts: texts(2) }), "r0 and r1 are admitted.");
   assert.equal(sentence({ texts: texts(4) }), "4 sequences are admitted.");
-  const gone = { r0: { state: "dropped" }, r1: { state: "length" }, r2: { state: "abort" } };
+  const gone = { r1: { state: "length" }, r2: { state: "abort" } };
   const said = "r1 and r2 end, and their blocks are free.";
   assert.equal(sentence({ texts: texts(3) }, { texts: gone }), said);
 });

@@ -52,7 +52,7 @@ def test_a_key_sees_blocks_of_its_own(tiny):
             assert sum(count > 1 for count in step["counts"].values()) == shared
             assert {count for block, count in step["counts"].items() if block not in own} == {1}
             assert step.keys() == {"step", "used", "cached", "counts", "texts"}
-            assert all(text["words"] == [0, []] for text in step["texts"].values())
+            assert not any("words" in text for text in step["texts"].values())
         assert names["a1"] == names["a2"]
         assert not names["a1"] & names["b"]
         for stream in running:
@@ -68,7 +68,7 @@ def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny, keys):
         (step,) = state["steps"]
         (text,) = step["texts"].values()
         assert sum(step["counts"].values()) == step["used"] == len(text["blocks"][1]) > 0
-        assert (STORY in "".join(text["words"][1])) == (keys is None)
+        assert (STORY in "".join(text.get("words", [0, []])[1])) == (keys is None)
         if keys is None:  # later, only what is new
             more = {"steps": []}
             while len(more["steps"]) < 5:  # what a reader gets may have been written before the first look

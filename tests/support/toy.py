@@ -120,12 +120,13 @@ class FakeDevice:
         chunks = []
         for row in rows:
             stop = row.first_stop if row.at == row.chunk.start else row.at + 1
-            chunks.append(row.chunk._replace(start=row.at, stop=stop))
+            known = row.sequence.token_ids[row.at : stop]
+            pending = row.tokens[row.at + len(known) : stop]
+            chunks.append(row.chunk._replace(start=row.at, stop=stop, guesses=tuple(pending)))
         batch = build_batch(chunks, torch.device("cpu"))
         ids = [token for row, chunk in zip(rows, chunks, strict=True) for token in row.tokens[chunk.start : chunk.stop]]
-        batch.token_ids[:] = torch.tensor(ids)
         ends = batch.query_starts[1:].long() - 1
-        last = Batch(**{**vars(batch), "last_rows": ends})
+        last = Batch(**{**vars(batch), "token_ids": torch.tensor(ids), "last_rows": ends})
         logits = checksum(last, self._llm.cache, None)
         for row, chunk, one in zip(rows, chunks, logits, strict=True):
             row.at = chunk.stop

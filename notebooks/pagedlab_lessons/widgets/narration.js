@@ -69,7 +69,6 @@ function eventsOf(now, before) {
 function eventOf(state, before) {
   switch (state) {
     case undefined:
-    case "dropped":
       return null;
     case "waiting":
       return before ? "preempted" : "queued";

@@ -136,7 +136,7 @@ class StagePicture(Picture):
     def __init__(self, replay: Replay) -> None:
         super().__init__(grid_of(replay))
         self.cached = frozenset(replay.kept)
-        self.answers = [answer for answer in answers_of(replay) if answer["state"] != "dropped"]
+        self.answers = answers_of(replay)
 
     def text(self) -> str:
         """As of a block grid, and under it the texts."""

@@ -70,7 +70,6 @@ const STATE_WORDS = {
   length: "done, at its limit",
   abort: "aborted",
   error: "failed, its logits are not finite",
-  dropped: "dropped",
 };
 
 const ENDED = ["stop", "length", "abort", "error"];
@@ -434,7 +433,7 @@ class StageView {
 
   /** The sequences to show, in their order on the page. */
   shownTexts() {
-    const shown = [...this.state.texts.values()].filter(({ state }) => state !== "dropped");
+    const shown = [...this.state.texts.values()];
     if (!this.model.get("ended_last")) return shown;
     const running = shown.filter(({ state }) => state === "running");
     const ended = shown.filter(isEnded).reverse();
