@@ -43,5 +43,6 @@ class WatchedRanks(TensorParallelLLM):
         summed = ranks.payload_bytes
         keys = torch.zeros_like(self.keys)
         keys[ranks.rank] = self.cache.keys[LAYER, :, :, 0]
-        self.keys = ranks.all_reduce(keys)
+        with ranks.together():
+            self.keys = ranks.all_reduce(keys)
         ranks.payload_bytes = summed  # this is no sum of the model
