@@ -106,7 +106,7 @@ class BlockPool(Pool):
     """Fixed-size blocks, each with a reference count. Every method is O(1).
 
     A block is used (count above 0) or free (count 0). A prefix cache may `keep` a used block. When
-    it is free, it is cached: `share` revives it with its contents, until `allocate` evicts it.
+    it is free, it is cached: `share` revives it with its contents, until `allocate` evicts it::
 
         free --allocate--> used --release--> free
                             ^ |

@@ -37,7 +37,7 @@ def beam_search(llm: LLM, prompt: Prompt, **options: Any) -> list[Output]:
     Args:
         llm: the engine.
         prompt: a text, a list of token ids, or a list of chat messages.
-        options: those of `BeamSearch`.
+        options: those of `BeamSearch`: `width`, `max_tokens`, `length_penalty`, `ignore_eos`.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -302,3 +302,10 @@ def test_the_command_line_says_what_is_wrong(capsys):
 def test_one_rank_is_an_engine_like_any_other(tiny):
     with engine(tiny, 8, kind=TensorParallelLLM, ranks=1) as llm:
         assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1))) == 1
+
+
+def test_ranks_start_after_ipythons_reset(monkeypatch):
+    """%reset takes `__spec__` from the main module, and multiprocessing reads it."""
+    monkeypatch.delattr(sys.modules["__main__"], "__spec__", raising=False)
+    with TensorParallelLLM(TINY_MODEL, ranks=2, num_blocks=64, device="cpu", verbose=False) as llm:
+        assert len(llm.generate([5, 6], SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3

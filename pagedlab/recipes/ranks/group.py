@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -90,6 +91,8 @@ class Ranks:
         }
         self._store = dist.TCPStore(LOCALHOST, port, **own)
         threads = max(1, torch.get_num_threads() // self.size)
+        # IPython's %reset takes it away, and multiprocessing reads it.
+        vars(sys.modules["__main__"]).setdefault("__spec__", None)
         for rank in range(1, self.size):
             pipe, theirs = context.Pipe()
             place = rank, self.size, f"cuda:{rank}" if self.device.type == "cuda" else "cpu"
