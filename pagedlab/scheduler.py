@@ -86,6 +86,10 @@ class Sequence:
         """How many tokens are new."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """The tokens at positions start, ..., stop - 1, as far as it has them."""
+        return self.token_ids[start:stop]
+
     def fork(self, nth: int) -> Sequence:
         """Another sample of the same prompt, over the same blocks."""
         return replace(
@@ -126,7 +130,8 @@ class Chunk(NamedTuple):
     @property
     def token_ids(self) -> list[int]:
         """The tokens that are known."""
-        return [*self.sequence.token_ids[self.start : self.stop], *self.guesses]
+        known = self.sequence.tokens(self.start, self.stop - len(self.guesses))
+        return [*known, *self.guesses]
 
 
 @dataclass

@@ -267,7 +267,7 @@ class HostBuffers(StepBuffers):
 
         A padded token stores nothing, and a padded row sees nothing.
         """
-        flat = flatten_chunks([_with_pending(chunk) for chunk in chunks])
+        flat = flatten_chunks(chunks)
         last_rows = list[int]()
         for chunk, end in zip(chunks, flat.starts[1:], strict=True):
             num_rows = 1 if shape.is_sampled else chunk.num_rows
@@ -280,12 +280,6 @@ class HostBuffers(StepBuffers):
         _write(inputs.seq_lens, [chunk.stop for chunk in chunks])
         _write(inputs.query_starts, flat.starts, padding=flat.starts[-1])
         return len(last_rows)
-
-
-def _with_pending(chunk: Chunk) -> Chunk:
-    """Put 0 in place of tokens that the host does not know yet. The device does."""
-    missing = chunk.stop - chunk.start - len(chunk.token_ids)
-    return chunk._replace(guesses=(*chunk.guesses, *[0] * missing)) if missing > 0 else chunk
 
 
 def _write(tensor: Tensor, values: Seq[Any], stop: int | None = None, padding: int = 0) -> None:

@@ -29,6 +29,11 @@ class FastSequence(Sequence):
         """Its tokens, with those that are pending."""
         return len(self.token_ids) + self.num_pending
 
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """The tokens at these positions; 0 in place of a pending one, which the device knows."""
+        known = self.token_ids[start:stop]
+        return known + [0] * (stop - start - len(known))
+
     @property
     def has_last_token(self) -> bool:
         """Whether its last token is sampled or pending, so that nothing is left to compute."""

@@ -120,9 +120,7 @@ class FakeDevice:
         chunks = []
         for row in rows:
             stop = row.first_stop if row.at == row.chunk.start else row.at + 1
-            known = row.sequence.token_ids[row.at : stop]
-            pending = row.tokens[row.at + len(known) : stop]
-            chunks.append(row.chunk._replace(start=row.at, stop=stop, guesses=tuple(pending)))
+            chunks.append(row.chunk._replace(start=row.at, stop=stop))
         batch = build_batch(chunks, torch.device("cpu"))
         ids = [token for row, chunk in zip(rows, chunks, strict=True) for token in row.tokens[chunk.start : chunk.stop]]
         ends = batch.query_starts[1:].long() - 1
