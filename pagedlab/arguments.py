@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from pagedlab.shipped import DEFAULT_MODEL
 
@@ -20,7 +20,6 @@ MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what name
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 def integer(name: str, value: Any, least: int = 0, most: float = math.inf) -> int:
@@ -71,14 +70,6 @@ def one_of(name: str, value: Any, choices: Iterable[T]) -> T:
 def optional_integer(name: str, value: Any, least: int = 0) -> int | None:
     """Check an integer of at least `least`, or None."""
     return None if value is None else integer(name, value, least)
-
-
-def made(name: str, value: T) -> T:
-    """Check that a value is an object, not its class."""
-    if isinstance(value, type):
-        called = f"{value.__name__}(...)"
-        raise ValueError(f"{name} must be an object, got the class {value.__name__}: make {called}")
-    return value
 
 
 def subclass(name: str, value: Any, base: type) -> Any:

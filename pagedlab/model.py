@@ -305,9 +305,6 @@ class Model:
         """Return the text of these tokens, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def close(self) -> None:
-        """Nothing to do: this model runs in one process."""
-
 
 def is_one_prompt(prompts: Any) -> bool:
     """Whether the argument of `generate` is one prompt: a text, token ids or chat messages.
