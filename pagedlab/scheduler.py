@@ -199,11 +199,10 @@ class Scheduler:
     def may_admit(self, sequence: Sequence) -> bool:
         """Whether enough blocks are free to admit a waiting sequence.
 
-        Blocks are needed for all its tokens, for tokens that running sequences have yet to compute,
-        and for one more block a sequence. Without the last, it would be preempted as soon as a
-        sequence starts its next block.
+        Blocks are needed for all its tokens, and one more for each sequence. Without that one, it
+        would be preempted as soon as a sequence starts its next block.
         """
-        free = self.pool.num_free - self.num_promised() - 1 - sequence.num_to_fork
+        free = self.pool.num_free - self.num_sequences() - 1 - sequence.num_to_fork
         need = blocks_for(sequence.length, self.pool.block_size)
         return need <= free or need - self.num_shared(sequence) <= free
 
@@ -304,11 +303,12 @@ class Scheduler:
         for queue in self.queues().values():
             if sequence in queue:
                 queue.remove(sequence)
+                break
         sequence.table.free()
 
     def queues(self) -> dict[str, Any]:
         """The queues by name. Every unfinished sequence is in one of them."""
-        return {"waiting": self.waiting, "running": self.running}
+        return {"running": self.running, "waiting": self.waiting}
 
     # ------------------------------------------------------------------ slots and blocks
 
@@ -380,24 +380,14 @@ class Scheduler:
 
     def has_room_for(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence may run now: enough sequences and blocks are free."""
-        running = len(self.running) + sum(other.num_to_fork for other in self.running)
-        if running + 1 + sequence.num_to_fork > self.max_sequences:
+        if self.num_sequences() + 1 + sequence.num_to_fork > self.max_sequences:
             return False
         # Alone it fits: `check` has seen to that.
         return not self.running or self.may_admit(sequence)
 
-    def num_promised(self) -> int:
-        """Blocks that running sequences lack for the tokens they have, and one a sequence.
-
-        The one is for tokens that the sequence is about to write. A sequence that is forked later,
-        when the prompt has been computed, counts as well.
-        """
-        size = self.pool.block_size
-        promised = 0
-        for sequence in self.running:
-            lacking = blocks_for(sequence.length, size) - len(sequence.table.block_ids)
-            promised += lacking + 1 + sequence.num_to_fork
-        return promised
+    def num_sequences(self) -> int:
+        """The running sequences, and those that are forked from them later."""
+        return len(self.running) + sum([each.num_to_fork for each in self.running])
 
     def num_shared(self, sequence: Sequence) -> int:
         """Cached blocks that the sequence would share with running ones."""

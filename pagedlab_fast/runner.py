@@ -28,6 +28,7 @@ from pagedlab.engine import EagerRunner
 from pagedlab.sampling import Sampled
 from pagedlab.scheduler import Plan, Sequence
 from pagedlab_fast.asked import can_run_ahead
+from pagedlab_fast.scheduler import up_to
 from pagedlab_fast.window import Window
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class FastRunner(EagerRunner):
         # A step that the host samples for is planned only when no window is in flight. It would
         # have to wait for them, with blocks that are registered and not computed.
         scheduler = self.llm.scheduler
-        if not all(map(can_run_ahead, scheduler.running)):
-            return False
-        return all(map(can_run_ahead, scheduler.waiting)) or not scheduler.has_room_for_next()
+        return all(map(can_run_ahead, scheduler.running)) and not scheduler.next_waits_for_host()
 
     def submit(self, plan: Plan) -> None:
         """Launch the plan's step, and further steps after it where no prompt goes on."""
@@ -122,7 +121,7 @@ class FastRunner(EagerRunner):
             if row.sequence.finish_reason is not None:
                 continue  # it ended in the window before, or was aborted
             stop = row.chunk.stop - row.num_samples + len(new.token_ids)
-            plan.chunks.append(row.chunk._replace(stop=stop))
+            plan.chunks.append(up_to(row.chunk, stop))
             if new.token_ids:
                 sampled[row.sequence] = new
         further = max((len(new.token_ids) - 1 for new in sampled.values()), default=0)

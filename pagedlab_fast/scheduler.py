@@ -102,6 +102,10 @@ class FastScheduler(Scheduler):
         """Whether the next waiting sequence may run, at the latest when no window is in flight."""
         return bool(self.waiting) and super().has_room_for(self.next_waiting())
 
+    def next_waits_for_host(self) -> bool:
+        """Whether the next waiting sequence may run as soon as no window is in flight."""
+        return self.has_room_for_next() and not can_run_ahead(self.next_waiting())
+
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence, finished or not, and free its blocks."""
         super().remove(sequence)
@@ -129,12 +133,17 @@ class FastScheduler(Scheduler):
             end = sequence.num_prompt_tokens + sequence.max_tokens - 1
             stop = max(chunk.stop, min(chunk.stop + num_tokens, end))
             need += sequence.table.needs(stop - chunk.stop)
-            longer.append(chunk._replace(stop=stop))
+            longer.append(up_to(chunk, stop))
         if need > self.pool.num_free:
             return list(chunks)
         for chunk, before in zip(longer, chunks, strict=True):
             chunk.sequence.table.append(chunk.stop - before.stop)  # no copies: it owns its blocks
         return longer
+
+
+def up_to(chunk: Chunk, stop: int) -> Chunk:
+    """The same chunk with another end. `_replace` takes twice as long."""
+    return Chunk(chunk.sequence, chunk.start, stop)
 
 
 def _is_prompt(sequence: Sequence) -> bool:

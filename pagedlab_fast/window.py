@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedlab.scheduler import Chunk
-from pagedlab_fast.scheduler import FastSequence
+from pagedlab_fast.scheduler import FastSequence, up_to
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class RowPlan:
     @property
     def first_chunk(self) -> Chunk:
         """Its positions in the first step."""
-        return self.chunk._replace(stop=self.first_stop)
+        return up_to(self.chunk, self.first_stop)
 
 
 @dataclass
