@@ -6,19 +6,12 @@ one line that names the argument, what is accepted, and the value.
 
 import math
 import operator
-import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Real
-from pathlib import Path
 from typing import Any, TypeVar
 
-from pagedlab.shipped import DEFAULT_MODEL
-
-MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 T = TypeVar("T")
 
 
@@ -88,25 +81,13 @@ def a_function(name: str, value: Any, takes: str) -> Any:
 
 def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
     """Check a list of token ids from 0 to `most`."""
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, Mapping)):
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, dict)):
         raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
     ids = list(value)
     is_plain = [*map(type, ids)].count(int) == len(ids)  # the usual case, and fast
     if is_plain and (not ids or (min(ids) >= 0 and max(ids) <= most)):
         return ids
     return [integer("a token id in " + name, token_id, 0, most) for token_id in ids]
-
-
-def with_methods(name: str, value: Any, methods: Iterable[str]) -> Any:
-    """Check that a class or an object has all these methods or attributes."""
-    lacking = [method for method in methods if not hasattr(value, method)]
-    if lacking:
-        cls = value if isinstance(value, type) else type(value)
-        raise ValueError(
-            f"{name} must have the methods {', '.join(methods)}, and {cls.__name__} lacks "
-            f"{', '.join(lacking)}"
-        )
-    return value
 
 
 def valid_text(name: str, value: Any) -> str | None:
@@ -117,48 +98,9 @@ def valid_text(name: str, value: Any) -> str | None:
         raise ValueError(f"{name} must be a text or None, got {shown(value)}")
     try:
         value.encode()
-    except UnicodeEncodeError as error:
-        # Python reads a byte that is not UTF-8 as one of these characters.
-        is_byte = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
-        fault = "a byte that is not UTF-8" if is_byte else "half a surrogate pair"
-        raise ValueError(f"{name} must be valid Unicode, and {shown(value)} has {fault}") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} must be valid Unicode, got {shown(value)}") from None
     return value
-
-
-def visible(text: str, kept: str = "\n\t") -> str:
-    r"""Return the text with control characters written out, for instance as \x1b.
-
-    A terminal would obey them: it would clear the screen, or fill the clipboard.
-
-    Args:
-        text: from a model, a file's name or a user.
-        kept: control characters that stay.
-    """
-    return CONTROL.sub(
-        lambda found: found[0] if found[0] in kept else f"\\x{ord(found[0]):02x}", text
-    )
-
-
-def model_name(source: str) -> str:
-    """Check the name of a checkpoint: a folder or .gguf file that exists, or perhaps a hub id."""
-    path = Path(os.path.expanduser(source))
-    is_gguf = path.suffix == ".gguf"
-    is_file = os.path.isfile(path)
-    if os.path.isdir(path) and not is_gguf:  # `path.is_dir` raises if the name is too long
-        return source
-    if is_file and not is_gguf:
-        raise ValueError(f"{source!r} is not a .gguf file: name {MODELS}")
-    is_path = source.count("/") > 1 or source.startswith((".", "/", "~"))
-    if (is_path or is_gguf) and not is_file:
-        raise ValueError(f"there is no {source!r}: name {MODELS}")
-    return source
-
-
-def hub_id(name: str) -> str:
-    """Check the form of a hub id. Whether the hub has such a model is not asked."""
-    if not HUB_ID.fullmatch(name):
-        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
-    return name
 
 
 def shown(value: object) -> str:
@@ -174,6 +116,5 @@ def counted(count: int, noun: str) -> str:
 
 def in_short(error: BaseException) -> str:
     """The first sentence of an error's message, in one line of at most 200 characters."""
-    message = str(getattr(error, "strerror", None) or error)
-    first_sentence = " ".join(message.split()).partition(". ")[0]
+    first_sentence = " ".join(str(error).split()).partition(". ")[0]
     return first_sentence[:200]

@@ -33,7 +33,7 @@ from pagedlab.arguments import (
     token_id_list,
     valid_text,
 )
-from pagedlab.attention import PagedAttention, check_arguments, fastest_backend, get_backend
+from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.callbacks import Callbacks
@@ -185,7 +185,6 @@ class LLM:
         verbose: bool = True,
     ) -> None:
         self.attend = get_backend(attention_backend)
-        check_arguments(attention_backend)
         self.block_size = integer("block_size", block_size, 1)
         num_blocks = optional_integer("num_blocks", num_blocks, 1)
         max_batch_tokens = optional_integer("max_batch_tokens", max_batch_tokens, 1)

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
-from pagedlab.arguments import MODELS, in_short, model_name, one_of, shown
+from pagedlab.arguments import in_short, one_of, shown
 from pagedlab.extras import require
 from pagedlab.shipped import DEFAULT_MODEL, data_folder
 
 TINY_MODEL = data_folder("tiny-qwen2")
+MODELS = f"a folder, a .gguf file or a hub id like {DEFAULT_MODEL}"  # what names a model
+HINT = f"name {MODELS}; `pagedlab download` fetches a hub id"
 FILES = ["model*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's checkpoint
 PARTS = {"config": "config.json", "weights": "*.safetensors", "tokenizer": "tokenizer.*"}
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
@@ -173,29 +175,29 @@ def locate(source: str) -> dict[str, Any]:
         ValueError: If there is no such checkpoint, or if parts of it are missing.
         MissingExtra: If it is a .gguf file, and the package that reads these is not installed.
     """
-    path = Path(os.path.expanduser(model_name(source)))
-    if path.suffix == ".gguf":
+    path = Path(os.path.expanduser(source))
+    if path.suffix == ".gguf" and os.path.isfile(path):
         require("gguf", "gguf", "accelerate")
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    hint = f"name {MODELS}; `pagedlab download` fetches a hub id"
-    if not os.path.isdir(path):  # `path.is_dir` raises if the name is too long
-        path = _cached_folder(source, hint)
+    # `path.is_dir` raises if the name is too long
+    if path.suffix == ".gguf" or not os.path.isdir(path):
+        path = _cached_folder(source)
     for part, name in PARTS.items():
         if not any(file.is_file() for file in path.glob(name)):
-            raise ValueError(f"{source!r} holds no {part} ({name}): {hint}")
+            raise ValueError(f"{source!r} holds no {part} ({name}): {HINT}")
     return {"pretrained_model_name_or_path": str(path)}
 
 
-def _cached_folder(source: str, hint: str) -> Path:
+def _cached_folder(name: str) -> Path:
     """Return the folder of a hub id in the local Hugging Face cache."""
     from huggingface_hub import snapshot_download  # slow to import: only loading needs it
 
     try:
         folder = snapshot_download(
-            source, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True
+            name, allow_patterns=FILES, ignore_patterns="*/*", local_files_only=True
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # it is not there, or no hub id at all
         raise ValueError(
-            f"{source!r} is no folder and not in the local Hugging Face cache: {hint}"
+            f"{name!r} is no folder, no .gguf file and not in the local Hugging Face cache: " + HINT
         ) from None
     return Path(folder)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pagedlab.arguments import in_short, one_of, shown, token_id_list, valid_text, visible
+from pagedlab.arguments import in_short, shown, token_id_list, valid_text
 from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 MESSAGE_KEYS = ("role", "content")  # of a chat message
-ROLES = ("system", "user", "assistant", "tool")  # authors of chat messages
 # Arguments of every attention call that change nothing here. Positions are part of the keys
 # already, and the others choose what the module returns.
 IGNORED = {
@@ -273,7 +272,6 @@ class Model:
             if not isinstance(message, dict) or not {*MESSAGE_KEYS} <= {*message}:
                 keys = " and ".join(MESSAGE_KEYS)
                 raise ValueError(f"a chat message has {keys}, got {shown(message)}")
-            one_of("the role of a message", message["role"], ROLES)
         try:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
@@ -363,8 +361,7 @@ def load_model(
         prepare(module)
     module.to(target).eval()
     if verbose:
-        shown_name = visible(name, kept="")
-        print(f"model: {shown_name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
+        print(f"model: {name} on {target} in {str(kind).removeprefix('torch.')} ({reason})")
     return model
 
 

@@ -1,9 +1,13 @@
 """Download a checkpoint from the Hugging Face hub. This is the only file that asks the network."""
 
+import re
+
 from huggingface_hub import snapshot_download
 
-from pagedlab.arguments import hub_id, in_short
+from pagedlab.arguments import in_short, shown
 from pagedlab.loading import DEFAULT_MODEL, FILES
+
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # an owner and a name; of a few, a name
 
 
 def download(name: str = DEFAULT_MODEL) -> None:
@@ -15,7 +19,8 @@ def download(name: str = DEFAULT_MODEL) -> None:
     Raises:
         ValueError: If it is no hub id, or the download failed. The message says why.
     """
-    hub_id(name)
+    if not HUB_ID.fullmatch(name):
+        raise ValueError(f"a hub id is like {DEFAULT_MODEL}, got {shown(name)}")
     try:
         snapshot_download(name, allow_patterns=FILES, ignore_patterns="*/*")
     except Exception as error:  # of the hub, of the network or of the disk

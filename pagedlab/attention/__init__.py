@@ -11,7 +11,6 @@ The queries of a sequence are its last tokens. So row i of its n queries sees th
 0 to seq_lens[b] - n + i.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -76,28 +75,6 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
             "function"
         )
     return BACKENDS[backend]
-
-
-def check_arguments(backend: str | PagedAttention) -> None:
-    """Check that a reader's function takes the arguments of `paged_attention`, in that order.
-
-    Raises:
-        ValueError: If it takes more or fewer.
-    """
-    if not callable(backend):
-        return
-    try:
-        signature = inspect.signature(backend)
-    except (TypeError, ValueError):  # a function in C may hide its signature
-        return
-    try:
-        signature.bind(*AXES, "scale")
-    except TypeError as error:
-        name = getattr(backend, "__name__", type(backend).__name__)
-        raise ValueError(
-            f"attention_backend must take the arguments {', '.join(AXES)} and scale, and {name} "
-            f"does not: {error}"
-        ) from None
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pagedlab.arguments import visible
 from pagedlab.sampling_params import SamplingParams
 from pagedlab_serve.cli.options import (
     BlockSize,
@@ -29,6 +28,7 @@ from pagedlab_serve.cli.options import (
     Temperature,
     load_llm,
 )
+from pagedlab_serve.cli.terminal import visible
 
 if TYPE_CHECKING:
     from pagedlab.engine import LLM

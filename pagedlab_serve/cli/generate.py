@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pagedlab.arguments import visible
 from pagedlab.sampling_params import SamplingParams
 from pagedlab_serve.cli.options import (
     BlockSize,
@@ -20,6 +19,7 @@ from pagedlab_serve.cli.options import (
     Temperature,
     load_llm,
 )
+from pagedlab_serve.cli.terminal import visible
 
 Prompts = Annotated[
     list[str] | None, typer.Argument(help="Texts to continue; without any, the one of a pipe.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from pagedlab.arguments import visible
 from pagedlab.extras import MissingExtra
 from pagedlab_serve.cli.chat import chat
 from pagedlab_serve.cli.download import download
@@ -12,6 +11,7 @@ from pagedlab_serve.cli.generate import generate
 from pagedlab_serve.cli.info import info
 from pagedlab_serve.cli.notebooks import notebooks
 from pagedlab_serve.cli.serve import serve
+from pagedlab_serve.cli.terminal import visible
 
 BAD_INPUT = 2  # the exit code of a command with a bad option
 EXPECTED = (ValueError, OSError, FloatingPointError, MissingExtra)

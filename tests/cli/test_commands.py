@@ -57,7 +57,7 @@ def test_the_help_lists_what_is_accepted(capsys):
         (["generate", "hi", "--temperature", "hot"], "'--temperature'"),
         (["generate", "hi", "--dtype", "float8"], "'--dtype'"),
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
-        (["generate", "hi", "--model", "/no/such"], "error: there is no '/no/such'"),
+        (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "", *TINY], "error: the prompt is empty"),
         (["generate", "hi", *TINY, "--attention", "nix"], "error: there is no attention backend 'nix'"),
         (["generate", "hi", *TINY, "--device", "gpu"], "error: device must be one of 'auto', 'cpu'"),

@@ -192,7 +192,7 @@ def test_a_plan_that_is_not_understood(tiny):
         ({"ranks": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
         ({"device": "cuda:1"}, "device must be one of 'auto', 'cpu', 'cuda', got 'cuda:1'"),
         ({"attention_backend": print}, "the name of an attention backend"),
-        ({"model": "no/such/model"}, "there is no .*'no/such/model'|'no/such/model' is no folder"),
+        ({"model": "no/such/model"}, "'no/such/model' is no folder"),
         ({"block_size": 0}, "block_size"),
     ],
 )

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import a_function, with_methods
+from pagedlab.arguments import a_function
 from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
 from pagedlab.recipes.trace.pool_log import PoolLog
 from pagedlab.recipes.trace.replay import Replay
 from pagedlab.recipes.trace.sequence_log import SequenceLog
 from pagedlab.recipes.trace.step_log import StepLog
-
-ENGINE = ("model", "pool", "scheduler", "plan", "decode", "on_step", "on_forward")
 
 Reading = Callable[[], Any]  # returns a number, None, or lists of them in lists
 
@@ -52,7 +50,6 @@ class Recorder(ExitStack):
         most: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
-        with_methods("llm", llm, ENGINE)
         if on_step is not None:
             a_function("on_step", on_step, "without arguments")
         super().__init__()
