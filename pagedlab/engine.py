@@ -41,7 +41,7 @@ from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, is_one_prompt, load_model
 from pagedlab.outputs import WAS_RESET, Completion, Output, new_output
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import Sample, Sampled, sample_chunks, sample_rows
+from pagedlab.sampling import NewTokens, Sampler, sample_chunks, sample_rows
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
 from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
@@ -51,7 +51,7 @@ GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of 
 
 Prompt = str | list[int] | list[dict[str, str]]
 Forward = Callable[..., Tensor]
-Tokens = dict[Sequence, Sampled]  # the new tokens of a step
+Tokens = dict[Sequence, NewTokens]  # the new tokens of a step
 
 
 class Runner(Protocol):
@@ -205,7 +205,7 @@ class LLM:
             is_double = self.model.module.dtype == torch.float64
             self.attend = fastest_backend(self.model.device, verbose, is_double)
         self.forward: Forward = self.model.forward
-        self.sample_rows: Sample = sample_rows
+        self.sample_rows: Sampler = sample_rows
         self.max_batch_tokens = max_batch_tokens or BATCH_TOKENS[self.model.device.type]
         self.num_blocks = num_blocks or self.blocks_that_fit()
         self.cache: KVCache = self.model.kv_cache(self.num_blocks, self.block_size)
@@ -311,8 +311,8 @@ class LLM:
         """Plan the next step."""
         return self.scheduler.schedule()
 
-    def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
-        """Sample the next tokens of a step from its rows of logits [R, V]."""
+    def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, NewTokens]:
+        """Sampler the next tokens of a step from its rows of logits [R, V]."""
         self._forward_callbacks.call(plan, logits)
         return sample_chunks(logits, plan.chunks, self.sample_rows)
 
@@ -331,7 +331,7 @@ class LLM:
         self.stats.record(plan, new_tokens, time.perf_counter() - began)
         return completions
 
-    def _fork(self, sequence: Sequence, sampled: dict[Sequence, Sampled]) -> None:
+    def _fork(self, sequence: Sequence, sampled: dict[Sequence, NewTokens]) -> None:
         """Fork the samples of a prompt that has been computed, and give each its first token."""
         new = sampled[sequence]
         outputs = self._completions[sequence.request_id].outputs
@@ -342,7 +342,7 @@ class LLM:
             outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
-    def _extend(self, sequence: Sequence, new: Sampled, now: float) -> int:
+    def _extend(self, sequence: Sequence, new: NewTokens, now: float) -> int:
         """Add new tokens to a sequence up to one that ends it. Return how many were added."""
         output = self._outputs[sequence]
         ends = frozenset[int]() if sequence.params.ignore_eos else self._end_tokens
@@ -463,8 +463,8 @@ class LLM:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
         one_of("stream", stream, (True, False))
-        sequence = self._first_sequence(prompt, one_each(sampling, 1)[0], salt)
-        self.soon(partial(self._start, sequence, self._new_completion(sequence, stream)))
+        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt, stream)
+        self.soon(partial(self._start, sequence, completion))
         return sequence.request_id
 
     def abort(self, request_id: int) -> None:
@@ -487,8 +487,10 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _first_sequence(self, prompt: Any, params: SamplingParams, salt: str | None) -> Sequence:
-        """Return the first sequence of a request, which is not queued yet.
+    def _new_request(
+        self, prompt: Any, params: SamplingParams, salt: str | None, stream: bool = False
+    ) -> tuple[Sequence, Completion]:
+        """Return the first sequence of a request, which is not queued yet, and its completion.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -508,12 +510,8 @@ class LLM:
             num_to_fork=params.n - 1,
         )
         self.scheduler.check(sequence)
-        return sequence
-
-    def _new_completion(self, sequence: Sequence, stream: bool = False) -> Completion:
         output = new_output(sequence, self.model.tokenizer, stream)
-        prompt_ids = sequence.token_ids[:]
-        return Completion(sequence.request_id, prompt_ids, [output], time.perf_counter())
+        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
         """Queue a request."""
@@ -560,17 +558,17 @@ class LLM:
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        sequences = []
+        requests = []
         for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
             try:
-                sequences.append(self._first_sequence(prompt, asked, salt))
+                requests.append(self._new_request(prompt, asked, salt))
             except ValueError as error:
                 where = f"prompt {number}: " if len(batch) > 1 else ""
                 raise ValueError(f"{where}{error}") from None
-        completions = [self._new_completion(sequence) for sequence in sequences]
+        completions = [completion for _, completion in requests]
 
         def start() -> None:
-            for sequence, completion in zip(sequences, completions, strict=True):
+            for sequence, completion in requests:
                 self._start(sequence, completion)
 
         try:
@@ -604,11 +602,10 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        return self._pieces(self._first_sequence(prompt, params, salt))
+        return self._pieces(*self._new_request(prompt, params, salt, stream=True))
 
-    def _pieces(self, sequence: Sequence) -> Iterator[str]:
+    def _pieces(self, sequence: Sequence, completion: Completion) -> Iterator[str]:
         """Run a request and yield its text. It is aborted if the caller stops early."""
-        completion = self._new_completion(sequence, stream=True)
         [output] = completion.outputs
         detokenizer = output.detokenizer
         assert detokenizer is not None

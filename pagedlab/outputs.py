@@ -15,7 +15,7 @@ WAS_RESET = "a step failed, and the engine was reset: ask again"
 
 
 @dataclass
-class Sampled:
+class NewTokens:
     """The next tokens of one sequence.
 
     Args:
@@ -29,10 +29,10 @@ class Sampled:
     logprobs: list[float] = field(default_factory=list)
     reports: list[TokenLogprob] = field(default_factory=list)
 
-    def part(self, start: int, stop: int) -> Sampled:
+    def part(self, start: int, stop: int) -> NewTokens:
         """Some of the tokens."""
         part = slice(start, stop)
-        return Sampled(self.token_ids[part], self.logprobs[part], self.reports[part])
+        return NewTokens(self.token_ids[part], self.logprobs[part], self.reports[part])
 
 
 @dataclass
@@ -60,16 +60,15 @@ class Output:
     detokenizer: Detokenizer | None = field(default=None, compare=False)
     error: str | None = None
     score: float | None = None
-    _copied_text: str = field(default="", compare=False)  # of a copy, which has neither of the two
 
     @property
     def text(self) -> str:
         """The new text, without special tokens and without the stop string that ended it."""
         if self.detokenizer is not None:
             return self.detokenizer.text
-        return self.text_after(self.token_ids) if self.text_after else self._copied_text
+        return self.text_after(self.token_ids) if self.text_after else ""
 
-    def extend(self, new: Sampled, ends: frozenset[int]) -> int:
+    def extend(self, new: NewTokens, ends: frozenset[int]) -> int:
         """Add new tokens up to the first one that ends the text. Return how many were added.
 
         Args:
@@ -109,11 +108,6 @@ class Output:
             return False
         self.detokenizer.finish(self.text_after(self.token_ids))
         return self.detokenizer.stopped
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy, or a pickle, has the text as it is now, and no tokenizer."""
-        without = {"text_after": None, "detokenizer": None, "_copied_text": self.text}
-        return vars(self) | without
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pagedlab.outputs import NO_TOKEN, Sampled
+from pagedlab.outputs import NO_TOKEN, NewTokens
 from pagedlab.sampling_params import FACTORS, GOLDEN, SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Sequence
 
@@ -34,7 +34,7 @@ SECOND_FACTOR = _signed(FACTORS[1])
 # A step's tokens ----------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class NextToken(NamedTuple):
     """One token to sample.
 
     Args:
@@ -51,31 +51,31 @@ class Row(NamedTuple):
 
 
 # Samples a token from each row [R, V] for its parameters, seeds [R] and positions [R].
-Sample = Callable[[Tensor, Seq[SamplingParams], Tensor, Tensor], tuple[Tensor, Tensor]]
+Sampler = Callable[[Tensor, Seq[SamplingParams], Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def rows_of(chunks: Iterable[Chunk]) -> list[Row]:
+def next_tokens(chunks: Iterable[Chunk]) -> list[NextToken]:
     """The tokens to sample in a step, in the order of the chunks.
 
     The last row of a prompt is sampled once more for each sample that is to be forked.
     """
-    rows = list[Row]()
+    rows = list[NextToken]()
     end = 0
     for chunk in chunks:
         sequence = chunk.sequence
         first = chunk.stop - chunk.num_rows + 1
         for i in range(chunk.num_rows):
-            rows.append(Row(end + i, sequence, sequence.seed, first + i))
+            rows.append(NextToken(end + i, sequence, sequence.seed, first + i))
         end += chunk.num_rows
         if chunk.is_last:
             for nth in range(1, 1 + sequence.num_to_fork):
-                rows.append(Row(end - 1, sequence, sequence.seed + nth, chunk.stop))
+                rows.append(NextToken(end - 1, sequence, sequence.seed + nth, chunk.stop))
     return rows
 
 
 def sample_chunks(
-    logits: Tensor, chunks: Iterable[Chunk], sample: Sample
-) -> dict[Sequence, Sampled]:
+    logits: Tensor, chunks: Iterable[Chunk], sample: Sampler
+) -> dict[Sequence, NewTokens]:
     """Sample the next tokens of a step. No sequence is changed.
 
     Args:
@@ -83,7 +83,7 @@ def sample_chunks(
         chunks: what the step computed.
         sample: samples a token from each row: `sample_rows`, or one like it.
     """
-    rows = rows_of(chunks)
+    rows = next_tokens(chunks)
     if not rows:
         return {}
     index = [row.logits for row in rows]  # a row is sampled once more for each fork
@@ -99,7 +99,7 @@ def sample_chunks(
     return _by_sequence(rows, logits, [int(token) for token in ids], scores)
 
 
-def _sample(logits: Tensor, rows: Seq[Row], sample: Sample) -> tuple[Tensor, Tensor]:
+def _sample(logits: Tensor, rows: Seq[NextToken], sample: Sampler) -> tuple[Tensor, Tensor]:
     """Sample a token from each row of logits [R, V]."""
     seeds = [row.seed % 2**63 for row in rows]
     positions = [row.position for row in rows]
@@ -109,12 +109,12 @@ def _sample(logits: Tensor, rows: Seq[Row], sample: Sample) -> tuple[Tensor, Ten
 
 
 def _by_sequence(
-    rows: Seq[Row], logits: Tensor, token_ids: list[int], logprobs: list[float]
-) -> dict[Sequence, Sampled]:
+    rows: Seq[NextToken], logits: Tensor, token_ids: list[int], logprobs: list[float]
+) -> dict[Sequence, NewTokens]:
     """Give each sequence its tokens, with a report if its request asks for one."""
-    sampled: dict[Sequence, Sampled] = {}
+    sampled: dict[Sequence, NewTokens] = {}
     for i, row in enumerate(rows):
-        new = sampled.setdefault(row.sequence, Sampled())
+        new = sampled.setdefault(row.sequence, NewTokens())
         new.token_ids.append(token_ids[i])
         new.logprobs.append(logprobs[i])
         if row.sequence.params.logprobs is not None:
@@ -122,7 +122,7 @@ def _by_sequence(
     return sampled
 
 
-def _adjust(logits: Tensor, rows: Seq[Row]) -> Tensor:
+def _adjust(logits: Tensor, rows: Seq[NextToken]) -> Tensor:
     """Apply each request's `adjust` to its rows [R, V], as fp32.
 
     Returns:

@@ -27,7 +27,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from pagedlab.sampling import Sampled
+from pagedlab.sampling import NewTokens
 from pagedlab.scheduler import Chunk
 from pagedlab_fast.buffers import HostBuffers
 from pagedlab_fast.decode_state import begin
@@ -86,7 +86,7 @@ class Decoder:
         done = torch.cuda.current_stream().record_event() if is_cuda else None
         return Window(plans, host.samples, host.state, done)
 
-    def collect(self, window: Window) -> list[Sampled]:
+    def collect(self, window: Window) -> list[NewTokens]:
         """Wait for a window: the new tokens of each row.
 
         A row has fewer than it should sample only if its text ended.
@@ -104,7 +104,7 @@ class Decoder:
         for row, plan in enumerate(window.rows):
             # negative if the text had ended before this window
             count = max(0, positions[row] + 1 - plan.first_stop)
-            collected.append(Sampled(tokens[row][:count], logprobs[row][:count]))
+            collected.append(NewTokens(tokens[row][:count], logprobs[row][:count]))
         return collected
 
     def forget(self) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pagedlab.engine import EagerRunner
-from pagedlab.sampling import Sampled
+from pagedlab.sampling import NewTokens
 from pagedlab.scheduler import Plan, Sequence
 from pagedlab_fast.asked import can_run_ahead
 from pagedlab_fast.scheduler import up_to
@@ -101,7 +101,7 @@ class FastRunner(EagerRunner):
         for row in window.rows:
             row.sequence.num_pending += row.num_samples
 
-    def collect(self) -> tuple[Plan, dict[Sequence, Sampled]] | None:
+    def collect(self) -> tuple[Plan, dict[Sequence, NewTokens]] | None:
         """Wait for the oldest window: its plan and tokens, without sequences that have ended."""
         if not self.launched:
             return super().collect()
@@ -115,7 +115,7 @@ class FastRunner(EagerRunner):
             self._balance(worked=began - self._collected_at, waited=ended - began)
         self._collected_at = ended
         plan.chunks = []
-        sampled: dict[Sequence, Sampled] = {}
+        sampled: dict[Sequence, NewTokens] = {}
         for row, new in zip(window.rows, collected, strict=True):
             row.sequence.num_pending -= row.num_samples
             if row.sequence.finish_reason is not None:

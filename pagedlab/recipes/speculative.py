@@ -34,7 +34,7 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab.engine import LLM
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, load_model
-from pagedlab.sampling import NO_TOKEN, Sampled, invert, probabilities, sample_chunks, uniform
+from pagedlab.sampling import NO_TOKEN, NewTokens, invert, probabilities, sample_chunks, uniform
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
@@ -318,7 +318,7 @@ class SpeculativeLLM(LLM):
         self.scheduler.budget -= len(tokens)
         return chunk._replace(stop=chunk.stop + len(tokens), guesses=tuple(tokens))
 
-    def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, Sampled]:
+    def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, NewTokens]:
         """Sample the next tokens, and keep of each draft what the model accepts."""
         sampled = super().sample(plan, logits)
         rows = logits.split([chunk.num_rows for chunk in plan.chunks])
@@ -327,7 +327,7 @@ class SpeculativeLLM(LLM):
                 sampled[chunk.sequence] = self.check(chunk, own, sampled[chunk.sequence])
         return sampled
 
-    def check(self, chunk: Chunk, logits: Tensor, sampled: Sampled) -> Sampled:
+    def check(self, chunk: Chunk, logits: Tensor, sampled: NewTokens) -> NewTokens:
         """Return the tokens of a chunk that are kept, and drop the slots of the others.
 
         Args:
@@ -361,7 +361,7 @@ def _num_equal(a: Seq[int], b: Seq[int]) -> int:
     return [*map(ne, a, b), True].index(True)
 
 
-def _accept(chunk: Chunk, logits: Tensor, sampled: Sampled, q: list[Tensor]) -> Sampled:
+def _accept(chunk: Chunk, logits: Tensor, sampled: NewTokens, q: list[Tensor]) -> NewTokens:
     """Return the drafted tokens that are accepted, and one more.
 
     Args:
@@ -390,7 +390,7 @@ def _accept(chunk: Chunk, logits: Tensor, sampled: Sampled, q: list[Tensor]) -> 
         report._replace(token_id=token, logprob=logprob)
         for report, token, logprob in zip(sampled.reports, kept, logprobs, strict=False)
     ]
-    return Sampled(kept, logprobs, reports)
+    return NewTokens(kept, logprobs, reports)
 
 
 def accept_or_redraw(

@@ -20,7 +20,7 @@ import pagedlab
 import pagedlab_fast
 from pagedlab import LLM
 from pagedlab.batch import Batch, build_batch
-from pagedlab.sampling import Sampled, sample_rows
+from pagedlab.sampling import NewTokens, sample_rows
 from pagedlab.scheduler import Chunk
 from pagedlab_fast.runner import FastRunner
 
@@ -96,8 +96,8 @@ class FakeDevice:
     def forget(self) -> None:
         """It counts no tokens."""
 
-    def collect(self, window: Any) -> list[Sampled]:
-        return [Sampled(row.new_tokens, row.logprobs) for row in window.rows]
+    def collect(self, window: Any) -> list[NewTokens]:
+        return [NewTokens(row.new_tokens, row.logprobs) for row in window.rows]
 
     def _row(self, chunk: Chunk, before: Any) -> Any:
         tokens, ended = chunk.sequence.token_ids[:], False
