@@ -199,10 +199,11 @@ class Scheduler:
     def may_admit(self, sequence: Sequence) -> bool:
         """Whether enough blocks are free to admit a waiting sequence.
 
-        Blocks are needed for all its tokens, and one more for each sequence. Without that one, it
-        would be preempted as soon as a sequence starts its next block.
+        Blocks are needed for all its tokens, for tokens that running sequences have yet to compute,
+        and for one more block a sequence. Without the last, it would be preempted as soon as a
+        sequence starts its next block.
         """
-        free = self.pool.num_free - self.num_sequences() - 1 - sequence.num_to_fork
+        free = self.pool.num_free - self.num_promised() - 1 - sequence.num_to_fork
         need = blocks_for(sequence.length, self.pool.block_size)
         return need <= free or need - self.num_shared(sequence) <= free
 
@@ -388,6 +389,16 @@ class Scheduler:
     def num_sequences(self) -> int:
         """The running sequences, and those that are forked from them later."""
         return len(self.running) + sum([each.num_to_fork for each in self.running])
+
+    def num_promised(self) -> int:
+        """Blocks that running sequences lack for the tokens they have, and one a sequence.
+
+        The one is for tokens that the sequence is about to write.
+        """
+        size = self.pool.block_size
+        tables = sum(len(sequence.table.block_ids) for sequence in self.running)
+        needed = sum(blocks_for(sequence.length, size) for sequence in self.running)
+        return needed - tables + self.num_sequences()
 
     def num_shared(self, sequence: Sequence) -> int:
         """Cached blocks that the sequence would share with running ones."""

@@ -98,6 +98,13 @@ class FastScheduler(Scheduler):
             return False
         return super().has_room_for(sequence)
 
+    def num_promised(self) -> int:
+        """One block a running sequence. They have got all slots that this step gives them.
+
+        `Scheduler` counts what they lack, which takes as long as all other work on a short request.
+        """
+        return self.num_sequences()
+
     def has_room_for_next(self) -> bool:
         """Whether the next waiting sequence may run, at the latest when no window is in flight."""
         return bool(self.waiting) and super().has_room_for(self.next_waiting())

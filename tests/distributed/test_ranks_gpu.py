@@ -9,9 +9,10 @@ import time
 import pytest
 import torch
 
-from pagedlab.model import TINY_MODEL
+from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.recipes.ranks import RankLost
 from pagedlab.recipes.ranks.group import Ranks
+from pagedlab.sampling import probabilities, uniform
 from pagedlab_fast import LLM
 from pagedlab_fast.runner import FastRunner
 from support.engines import exactly, ids_of
@@ -34,16 +35,30 @@ def texts(llm, n):
     return ids_of(llm.generate(PROMPTS[:n], PARAMS[:n]))
 
 
+def assert_same(written, expected):
+    """Equal, but for samples whose random number is so near the end of a token that a rounded sum decides."""
+    model = load_model(TINY_MODEL, "cpu", "float64", verbose=False)
+    for i, (one, other) in enumerate(zip(written, expected, strict=True)):
+        if one != other:
+            at = next(k for k, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+            assert PARAMS[i].temperature, f"prompt {i} is greedy"
+            with model.stock_attention() as module, torch.no_grad():
+                logits = module(torch.tensor([PROMPTS[i] + one[:at]])).logits[0, -1:]
+            ends = probabilities(logits, [PARAMS[i]])[0].cumsum(0)
+            u = uniform(torch.tensor([i]), torch.tensor([len(PROMPTS[i]) + at]))[0]
+            assert abs(ends[min(one[at], other[at])] - u) < 1e-6, f"prompt {i} differs at token {at}"
+
+
 def test_graphs_on_two_ranks_write_what_one_writes():
     """Shapes seen for the first time, captured, and replayed; and drawn among steps that want the host."""
     expected = texts(engine(1, cuda_graphs=False, fused=False, attention_backend="torch"), 40)
     with engine(2) as llm:
         assert isinstance(llm.runner, FastRunner)
         for n in (1, 3, 40, 40):
-            assert texts(llm, n) == expected[:n]
+            assert_same(texts(llm, n), expected[:n])
         llm.warm_up()
         beside = llm.add(PROMPTS[5], exactly(9, n=2, temperature=1.0))
-        assert texts(llm, 40) == expected
+        assert_same(texts(llm, 40), expected)
         llm.abort(beside)
         assert llm.pool.num_used == 0
 
@@ -106,7 +121,7 @@ def test_the_next_call_after_a_killed_rank_starts_a_new_one():
             killer.aim_at(llm.ranks)
             with pytest.raises(RankLost):
                 llm.generate(PROMPTS, exactly(2000))
-            assert texts(llm, 40) == expected
+            assert_same(texts(llm, 40), expected)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +130,9 @@ def test_the_next_call_after_a_killed_rank_starts_a_new_one():
         (kill_in_an_eager_step, 0.5),
         (kill_in_a_window, 0.1),
         (kill_while_graphs_are_captured, 0.3),
+        (kill_while_weights_load, 0.2),
         (kill_while_weights_load, 0.5),
-        (kill_while_weights_load, 2.0),
-        (kill_while_weights_load, 4.0),
+        (kill_while_weights_load, 1.0),
     ],
 )
 def test_a_killed_rank_is_reported_and_new_engines_run(moment, delay_s, monkeypatch):
@@ -129,4 +144,4 @@ def test_a_killed_rank_is_reported_and_new_engines_run(moment, delay_s, monkeypa
     assert len(str(lost.value).splitlines()) == 1
     with engine(2) as two:
         written_by_two = texts(two, 3)
-    assert written_by_two == texts(engine(1), 3)
+    assert_same(written_by_two, texts(engine(1), 3))

@@ -211,7 +211,7 @@ def test_a_recorder_takes_an_engine_and_a_function(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
     with refused("^on_step must be a function without arguments, got 5$"):
         Recorder(llm, on_step=5)
-    with refused("^llm must have the methods model, pool, .*, and NoneType lacks"):
+    with refused("^llm must be an LLM, got None$"):
         Recorder(None)
     with Recorder(llm) as recorder:
         pass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import a_function
+from pagedlab.arguments import a_function, shown
 from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
 from pagedlab.recipes.trace.pool_log import PoolLog
 from pagedlab.recipes.trace.replay import Replay
@@ -50,6 +50,8 @@ class Recorder(ExitStack):
         most: int | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
+        if not hasattr(llm, "on_forward"):
+            raise ValueError(f"llm must be an LLM, got {shown(llm)}")
         if on_step is not None:
             a_function("on_step", on_step, "without arguments")
         super().__init__()
