@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from pagedlab_lessons.request_way import LANES, MOMENTS, STATIONS, draw_way
+from pagedlab_lessons.pictures.n13 import LANES, MOMENTS, STATIONS, draw_way
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

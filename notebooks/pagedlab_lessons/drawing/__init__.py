@@ -10,7 +10,7 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-`Drawing(wide, narrow)` has a variant for a phone. elements.py has what drawings are made of,
+`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has what drawings are made of,
 `lessons.colors` the looks.
 """
 
@@ -25,7 +25,6 @@ from pagedlab_lessons.drawing.blocks import (
     Word,
     blocks_of,
     described,
-    legend_of_words,
     pool,
     rows,
     slots,
@@ -80,7 +79,6 @@ __all__ = [
     "fill",
     "label",
     "legend",
-    "legend_of_words",
     "linked",
     "narrow_svg",
     "plain",

@@ -1,6 +1,6 @@
 """Blocks, words in their slots, and rows of tokens."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -522,16 +522,16 @@ def _slots(
     for at, pitch in enumerate(widths):
         word = block.words[at] if at < len(block.words) else Word("", "empty")
         place = Grid(x + GAP + lefts[at], y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
-        slot = _slot(word, place, color, font, number_font)
+        parts = slot(word, place, color, font, number_font)
         if word.say:
-            slot = [draw.linked(word.links, word.say, *slot)]
-        drawn += slot
+            parts = [draw.linked(word.links, word.say, *parts)]
+        drawn += parts
     if grid.head and block.number is not None:
         drawn.append(draw.label(x + 1, y - 4, f"block {block.number}", 11, draw.SOFT))
     return drawn
 
 
-def _slot(
+def slot(
     word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10.5
 ) -> list[str]:
     """Draw a slot with its word and its number in these fonts."""
@@ -565,30 +565,6 @@ def _slot(
         text = draw.shortened(word.text, font, within)
         drawn.append(draw.label(place.x + 3, base, text, font, kind.ink, within, kind.style))
     return drawn
-
-
-def legend_of_words(
-    x: float, y: float, kinds: Mapping[str, str], look: Look, within: float = float("inf")
-) -> list[str]:
-    """Draw what each kind of word means, side by side.
-
-    Args:
-        x: in pixels.
-        y: in pixels.
-        kinds: the meanings by kind.
-        look: of the sequence.
-        within: pixels of a line; what does not fit is in the next one.
-    """
-    parts = []
-    left = x
-    for kind, meaning in kinds.items():
-        if x > left and x + 46 + draw.wide(meaning, 12) > left + within:
-            x = left
-            y += 21
-        parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
-        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
-        x += 62 + draw.wide(meaning, 12)
-    return parts
 
 
 # Rows of tokens -----------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ Nothing is made up: the recording has what scheduler, prefix cache, model and sa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from textwrap import wrap
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pagedlab.blocks import blocks_for
@@ -18,6 +17,7 @@ from pagedlab.recipes.trace.format import request_of
 from pagedlab.shipped import results
 from pagedlab_lessons import drawing as draw
 from pagedlab_lessons.colors import CACHED, FREE, NEUTRAL, Look, sequence_color
+from pagedlab_lessons.drawing import flow
 
 
 @dataclass(frozen=True)
@@ -116,26 +116,21 @@ STATIONS = {
 OURS = Look(sequence_color(0))
 OTHERS = Look(sequence_color(1))
 
-# The drawing, in pixels.
-WIDTH = 1080
-STATION_WIDTH = 204
-STATION_HEIGHT = 114
-COLUMN = 219.0  # from station to station
-TOPS = (46, 198)  # of the two rows of stations
-MEMORY = 350.0  # where the request's blocks are
-TIMES = 468.0  # where the bars of time are
+HEIGHT = 114  # of a station, in pixels
 COMPUTES = Look(sequence_color(2))
 WAITS = Look(NEUTRAL, "//", is_pale=True)
-LOOKS_OF_TIMES = {"the GPU computes": COMPUTES, "the GPU waits": WAITS}
+LEGEND_OF_TIMES = flow.Legend([(COMPUTES, "the GPU computes"), (WAITS, "the GPU waits")])
 LOOKS_OF_MEMORY = {
     "ours": ("this request", OURS),
     "other": ("another running request", OTHERS),
     "kept": ("cached for prompts with the same beginning", CACHED),
     "": ("free", FREE),
 }
-TITLE_OF_TABLE = "its block table and the words stored there"
-TITLE_OF_TIMES = "a step of 256 sequences on an H200, in milliseconds"
-SHORT_TITLE_OF_TIMES = "a step of 256 sequences on an H200, in ms"
+SHORT_NAMES = ("this request", "another request", "cached", "free")
+TITLE_OF_TIMES = (
+    "a step of 256 sequences on an H200, in milliseconds",
+    "a step of 256 sequences on an H200, in ms",
+)
 
 
 @dataclass(frozen=True)
@@ -380,174 +375,134 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Dr
     at = names.index(name)
     now = moments[name]
     last = {moments[n].station: moments[n] for n in names[: at + 1]}
-    parts = [draw.label(0, 15, f"{now.station} · {now.say}", 14, within=WIDTH, look=draw.BOLD)]
-    count = f"Moment {at + 1} of {len(names)}"
-    before = "before the first step"
-    step = f"step {now.step} of the engine" if now.step else before
-    since = f"{step} since the request arrived" if now.step else before
-    parts.append(draw.label(0, 34, f"{count}, {since}.", 12, draw.SOFT))
-    parts += _arrows()
     others = names[at + 1 :] + names[:at]
-    targets = {
+    goes = {
         station: next((n for n in others if moments[n].station == station), name)
         for station in STATIONS
     }
-    for station in STATIONS:
-        parts += _station(station, last.get(station), station == now.station, targets[station])
-    parts += _answer(now.answer)
-    parts.append(draw.label(0, MEMORY - 14, TITLE_OF_TABLE, 12, draw.SOFT))
-    grid = draw.Grid.within(0, MEMORY, WIDTH, max(6, len(now.table)), 26, 6)
-    parts += _table(now, size, grid)
-    grid = draw.Grid.within(0, MEMORY + 40, WIDTH, len(now.memory), 19, 3)
-    parts += _memory(now, grid)
-    parts += draw.legend(0, MEMORY + 70, dict(LOOKS_OF_MEMORY.values()))
-    parts.append(draw.label(0, TIMES - 8, TITLE_OF_TIMES, 12, draw.SOFT))
-    parts += draw.legend(400, TIMES - 20, LOOKS_OF_TIMES)
-    parts += _times(TIMES + 3, 180, WIDTH)
-    headline = f"{now.station}: {now.say}"
-    wide = draw.svg(WIDTH, TIMES + 44, parts, headline, shown_width=960)
-    count = f"{count}, {step}."
+    step = f"step {now.step} of the engine" if now.step else "before the first step"
+    since = " since the request arrived" if now.step else ""
+    count = f"Moment {at + 1} of {len(names)}, {step}"
     most = max(len(moment.table) for moment in moments.values())
-    return draw.Drawing(wide, _narrow_journey(last, now, targets, size, most, headline, count))
+    looks = [(look, said) for said, look in LOOKS_OF_MEMORY.values()]
+    short = list(zip((OURS, OTHERS, CACHED, FREE), SHORT_NAMES, strict=True))
+    return flow.page(
+        f"{now.station}: {now.say}",
+        flow.note((f"{count}{since}.", f"{count}.")),
+        _Stations(now, last, goes),
+        flow.note(("", "its answer so far")),
+        flow.Text(("", now.answer.replace("\n", " ")[:76]), 12.5, look=draw.BOLD, lines=(0, 2)),
+        flow.note("its block table and the words stored there"),
+        _table(now, size, most),
+        flow.Pool(_memory(now), columns=(len(now.memory), 8)),
+        flow.Legend((looks, short)),
+        flow.Beside([[flow.note(TITLE_OF_TIMES)], [LEGEND_OF_TIMES]], shares=(0.4, 0.6)),
+        _times,
+        shown_width=960,
+    )
 
 
-def _narrow_journey(
-    last: Mapping[str, Moment],
-    now: Moment,
-    targets: Mapping[str, str],
-    size: int,
-    most: int,
-    headline: str,
-    count: str,
-) -> str:
-    """The names of the stations, what the present one shows and where it runs, and memory below.
+@dataclass(frozen=True)
+class _Stations:
+    """All stations; a narrow page shows their names, and the lines of the present one.
 
     Args:
-        last: the request's last moment at each station.
         now: the moment.
-        targets: of each station, the moment that a click goes to.
-        size: slots in a block.
-        most: blocks of the request at any moment.
-        headline: of the drawing.
-        count: which moment it is.
-    """
-    parts = [draw.label(0, 11, count, 11, draw.SOFT)]
-    grid = draw.Grid.within(0, 20, draw.NARROW, 3, 28, 6)
-    for number, name in enumerate(STATIONS):
-        x, y = grid.corner(number)
-        place = draw.Grid(x, y, 1, grid.width, grid.height)
-        parts.append(_chip(name, number + 1, place, name == now.station, targets[name], last))
-    y = grid.bottom(len(STATIONS)) + 4
-    parts.append(draw.box(0, y, draw.NARROW, 98, OURS.color, 0.12, OURS.color))
-    for i, line in enumerate(now.lines[:4]):
-        parts.append(draw.label(10, y + 19 + 17 * i, line, 12, within=draw.NARROW - 20))
-    station = STATIONS[now.station]
-    parts += _links(station, 10, y + 90)
-    left = draw.NARROW - 10 - draw.wide(station.runs_on, 11.5)
-    parts.append(draw.label(left, y + 90, station.runs_on, 11.5, draw.SOFT))
-    y += 116
-    parts.append(draw.label(0, y, "its answer so far", 11, draw.SOFT))
-    said = now.answer.replace("\n", " ")[:80]
-    for i, line in enumerate(wrap(said, 38)[:2]):
-        parts.append(draw.label(0, y + 18 + 17 * i, line, 12.5, look=draw.BOLD))
-    y += 58
-    parts.append(draw.label(0, y, TITLE_OF_TABLE, 11, draw.SOFT))
-    grid = draw.Grid.within(0, y + 8, draw.NARROW, 2, 24, 4)
-    parts += _table(now, size, grid)
-    y = grid.bottom(most) + 4
-    grid = draw.Grid.within(0, y, draw.NARROW, 8, 19, 3)
-    parts += _memory(now, grid)
-    y = grid.bottom(len(now.memory)) + 3
-    short = {"this request": OURS, "another request": OTHERS, "cached": CACHED, "free": FREE}
-    parts += draw.legend(0, y, short, draw.NARROW)
-    y += 58
-    parts.append(draw.label(0, y, SHORT_TITLE_OF_TIMES, 11, draw.SOFT))
-    parts += draw.legend(0, y + 6, LOOKS_OF_TIMES, draw.NARROW)
-    parts += _times(y + 28, 160, draw.NARROW)
-    return draw.narrow_svg(y + 66, parts, headline)
-
-
-def _chip(
-    name: str,
-    number: int,
-    place: draw.Grid,
-    is_here: bool,
-    goes: str,
-    last: Mapping[str, Moment],
-) -> str:
-    """A station as its name alone.
-
-    Args:
-        number: of the station, from 1 on.
-        place: its cell.
-        is_here: whether the request is there now.
-        goes: the moment that a click goes to.
         last: the request's last moment at each station.
+        goes: of each station, the moment that a click goes to.
     """
-    look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
-    if is_here:
-        look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
-    x, y = place.x, place.y
-    color = draw.INK if name in last else draw.SOFT
-    style = draw.BOLD if is_here else ""
-    drawn = [
-        draw.box(x, y, place.width, place.height, *look),
-        draw.label(x + 8, y + 18, f"{number} {name}", 12, color, look=style),
+
+    now: Moment
+    last: Mapping[str, Moment]
+    goes: Mapping[str, str]
+
+    def __call__(self, space: flow.Space) -> flow.Drawn:
+        return self._names(space) if space.is_narrow else self._way(space)
+
+    def _way(self, space: flow.Space) -> flow.Drawn:
+        """All stations in two rows, with arrows and the answer."""
+        grid = flow.grid_in(space, 5, HEIGHT, gap=15)
+        grid = replace(grid, y=space.y + 6, head=0)
+        second = grid.moved(0, HEIGHT + 38)
+        parts = _arrows(grid, second)
+        for name, station in STATIONS.items():
+            x, y = (second if station.row else grid).corner(station.column)
+            place = draw.Grid(x, y, 1, grid.width, HEIGHT)
+            held = self.last.get(name)
+            lines = held.lines[:4] if held else ["…"]
+            color = draw.INK if name == self.now.station else draw.SOFT
+            drawn = [
+                draw.label(x + 10, y + 20, name, 14, look=draw.BOLD),
+                _runs_on(name, place, 20),
+            ]
+            drawn += _lines(lines, place, y + 40, color)
+            parts += [self._linked(name, place, drawn), *_links(station, x + 10, y + HEIGHT - 9)]
+        x, y = second.corner(0)
+        answer = flow.Text(self.now.answer.replace("\n", " ")[:104], 13, look=draw.BOLD)
+        below = flow.Space(x, y + 8, grid.width, is_narrow=False)
+        parts += flow.stack([flow.note("its answer so far"), answer], below).parts
+        return flow.Drawn(parts, y + HEIGHT + 16)
+
+    def _names(self, space: flow.Space) -> flow.Drawn:
+        """The stations as names, and what the present one shows."""
+        grid = flow.grid_in(space, 3, 28, gap=6)
+        parts = []
+        for number, name in enumerate(STATIONS):
+            x, y = grid.corner(number)
+            color = draw.INK if name in self.last else draw.SOFT
+            look = draw.BOLD if name == self.now.station else ""
+            drawn = draw.label(x + 8, y + 18, f"{number + 1} {name}", 12, color, look=look)
+            parts.append(self._linked(name, draw.Grid(x, y, 1, grid.width, 28), [drawn]))
+        y = grid.bottom(len(STATIONS)) + 4
+        place = draw.Grid(space.x, y, 1, space.width, 98)
+        parts.append(draw.box(space.x, y, space.width, 98, OURS.color, 0.12, OURS.color))
+        parts += _lines(self.now.lines[:4], place, y + 19, draw.INK)
+        parts += _links(STATIONS[self.now.station], space.x + 10, y + 90)
+        parts.append(_runs_on(self.now.station, place, 90))
+        return flow.Drawn(parts, y + 104)
+
+    def _linked(self, name: str, place: draw.Grid, drawn: list[str]) -> str:
+        """A station in its place, which has an edge if the request is there; a click goes to it."""
+        look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
+        if name == self.now.station:
+            look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
+        ground = draw.box(place.x, place.y, place.width, place.height, *look)
+        said = self.last[name].say if name in self.last else "It has not been here yet."
+        said += " A click takes the request there."
+        return draw.linked([f"s-{name}"], said, ground, *drawn, goes=f"moment={self.goes[name]}")
+
+
+def _lines(lines: list[str], place: draw.Grid, base: float, color: str) -> list[str]:
+    """What a station shows, line by line."""
+    left, within = place.x + 10, place.width - 20
+    return [
+        draw.label(left, base + 16.5 * i, line, 11.5, color, within) for i, line in enumerate(lines)
     ]
-    return draw.linked([f"s-{name}"], _said_of(last.get(name)), *drawn, goes=f"moment={goes}")
 
 
-def _said_of(held: Moment | None) -> str:
-    """What is said of a station that is pointed at."""
-    said = held.say if held else "It has not been here yet."
-    return f"{said} A click takes the request there."
+def _runs_on(name: str, place: draw.Grid, down: float) -> str:
+    """Where a station's work is done, at the right edge."""
+    word = STATIONS[name].runs_on
+    left = place.x + place.width - 10 - draw.wide(word, 11.5)
+    return draw.label(left, place.y + down, word, 11.5, draw.SOFT)
 
 
-def _arrows() -> list[str]:
-    """The way from station to station."""
-    lefts = [COLUMN * column for column in range(5)]
-    top, bottom = TOPS
-    middle = STATION_HEIGHT // 2
-    paths = [f"M{lefts[column] + STATION_WIDTH} {top + middle}h12" for column in range(4)]
-    paths.append(f"M{lefts[4] + 102} {top + STATION_HEIGHT}v35")
-    paths += [f"M{lefts[column]} {bottom + middle}h-12" for column in (4, 3, 2)]
-    paths.append(f"M{lefts[2] + 150} {bottom}v-19H{lefts[3] + 40}v-16")  # the next step
+def _arrows(first: draw.Grid, second: draw.Grid) -> list[str]:
+    """The way from station to station: a row from left to right, and one back."""
+    width, middle = first.width, HEIGHT / 2
+    lefts = [first.corner(column)[0] for column in range(5)]
+    paths = [f"M{left + width:.1f} {first.y + middle}h12" for left in lefts[:4]]
+    paths.append(f"M{lefts[4] + 102:.1f} {first.y + HEIGHT}v35")
+    paths += [f"M{left:.1f} {second.y + middle}h-12" for left in lefts[2:]]
+    # the next step
+    paths.append(f"M{lefts[2] + 150:.1f} {second.y}v-19H{lefts[3] + 40:.1f}v-16")
     look = f'fill="none" stroke="{draw.SOFT}" stroke-width="1.5" marker-end="url(#journey-to)"'
     parts = [f'<path d="{path}" {look}/>' for path in paths]
     kind = 'viewBox="0 0 6 6" refX="4" refY="3" markerWidth="6" markerHeight="6" orient="auto"'
     head = f'<path d="M0 0L6 3L0 6z" fill="{draw.SOFT}"/>'
     parts.append(f'<defs><marker id="journey-to" {kind}>{head}</marker></defs>')
-    parts.append(draw.label(lefts[2] + 30, bottom - 14, "until it ends", 11, draw.SOFT))
+    parts.append(draw.label(lefts[2] + 30, second.y - 14, "until it ends", 11, draw.SOFT))
     return parts
-
-
-def _station(name: str, held: Moment | None, is_here: bool, goes: str) -> list[str]:
-    """A station with what it showed last, host or GPU, and links to its file and notebooks.
-
-    Args:
-        held: the request's last moment there.
-        is_here: whether the request is there now.
-        goes: the moment that a click goes to.
-    """
-    station = STATIONS[name]
-    x = COLUMN * station.column
-    top = TOPS[station.row]
-    look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
-    if is_here:
-        look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
-    drawn = [
-        draw.box(x, top, STATION_WIDTH, STATION_HEIGHT, *look),
-        draw.label(x + 10, top + 20, name, 14, look=draw.BOLD),
-    ]
-    left = x + STATION_WIDTH - 10 - draw.wide(station.runs_on, 11.5)
-    drawn.append(draw.label(left, top + 20, station.runs_on, 11.5, draw.SOFT))
-    color = draw.INK if is_here else draw.SOFT
-    lines = held.lines[:4] if held else ["…"]
-    for i, line in enumerate(lines):
-        y = top + 40 + 16 * i
-        drawn.append(draw.label(x + 10, y, line, 11.5, color, STATION_WIDTH - 20))
-    linked = draw.linked([f"s-{name}"], _said_of(held), *drawn, goes=f"moment={goes}")
-    return [linked, *_links(station, x + 10.0, top + STATION_HEIGHT - 9)]
 
 
 def _links(station: Station, left: float, y: float) -> list[str]:
@@ -564,65 +519,49 @@ def _links(station: Station, left: float, y: float) -> list[str]:
     return parts
 
 
-def _answer(answer: str) -> list[str]:
-    """The answer as its reader sees it, in lines of 26 letters."""
-    top = TOPS[1]
-    parts = [draw.label(0, top + 20, "its answer so far", 12, draw.SOFT)]
-    said = answer[:104].replace("\n", " ")
-    for start in range(0, len(said), 26):
-        y = top + 42 + 18 * start // 26
-        parts.append(draw.label(0, y, said[start : start + 26], 13, look=draw.BOLD))
-    return parts
-
-
-def _table(now: Moment, size: int, grid: draw.Grid) -> list[str]:
+def _table(now: Moment, size: int, most: int) -> flow.Item:
     """The request's blocks, with the words in them."""
     blocks = []
     for entry, number in enumerate(now.table):
         words = now.words[entry * size : (entry + 1) * size]
         owner = draw.Owner("", OURS, len(words) / size)
-        block = draw.Block(number, (owner,), words=tuple(map(draw.Word, words)))
-        blocks.append(block)
-    if not now.table:
-        return [draw.label(0, grid.y + 17, "no block", 12.5)]
-    return draw.slots(blocks, grid)
+        blocks.append(draw.Block(number, (owner,), words=tuple(map(draw.Word, words))))
+    in_a_row = max(6, most)
+    return flow.Blocks(blocks, (in_a_row, 2), height=(26, 24), most=most, without="no block")
 
 
-def _memory(now: Moment, grid: draw.Grid) -> list[str]:
+def _memory(now: Moment) -> list[draw.Block]:
     """The pool, in the looks of the requests that have its blocks."""
     blocks = []
     for number, kind in enumerate(now.memory):
         said, look = LOOKS_OF_MEMORY[kind]
         owners = (draw.Owner(said, look),) if kind in ("ours", "other") else ()
-        block = draw.Block(number, owners, is_cached=kind == "kept")
-        blocks.append(block)
-    return draw.pool(blocks, grid)
+        blocks.append(draw.Block(number, owners, is_cached=kind == "kept"))
+    return blocks
 
 
-def _times(top: float, left: float, width: float) -> list[str]:
-    """The recorded time of a step, before and after the changes of notebook 10.
-
-    Args:
-        top: in pixels.
-        left: where the bars begin, in pixels.
-        width: of names and bars, in pixels.
-    """
+def _times(space: flow.Space) -> flow.Drawn:
+    """The recorded time of a step, before and after the changes of notebook 10."""
     measured = {
         row["rung"]: row["a step"] for row in results("h200_serving")["rows"] if "a step" in row
     }
     rungs = {"before this notebook": measured["ragged"], "at its end": measured["all"]}
-    pitch = (width - left - 60) / max(step["wall ms"] for step in rungs.values())
-    parts = []
-    for row, (name, step) in enumerate(rungs.items()):
-        y = top + 20 * row
+    left = space.x + space.pick(180, 160)
+    pitch = (space.width - left - 60) / max(step["wall ms"] for step in rungs.values())
+    parts: list[str] = []
+    y = space.y
+    for name, step in rungs.items():
         wall, kernels = step["wall ms"], step["kernels ms"]
         say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} ms of it"
         drawn = [
-            draw.box(0, y, width, 16, draw.LINE, 0),  # so that the whole row can be pointed at
-            draw.label(0, y + 12, name, 12.5),
-            draw.shape(left, y, pitch * kernels, 16, COMPUTES),
-            draw.shape(left + pitch * kernels, y, pitch * (wall - kernels), 16, WAITS),
+            draw.box(space.x, y, space.width, 16, draw.LINE, 0),  # all of the row can be pointed at
+            draw.label(space.x, y + 12, name, 12.5),
+            *draw.rows(
+                [draw.Run(0, kernels, COMPUTES), draw.Run(kernels, wall, WAITS)],
+                draw.Strip(left, y, pitch, 16),
+            ),
             draw.label(left + pitch * wall + 8, y + 12, f"{wall:.1f}", 12.5, look=draw.BOLD),
         ]
-        parts.append(draw.linked([f"time-{row}"], say, *drawn))
-    return parts
+        parts.append(draw.linked([f"time-{len(parts)}"], say, *drawn))
+        y += 20
+    return flow.Drawn(parts, y)
