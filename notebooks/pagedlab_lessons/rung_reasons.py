@@ -2,19 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
+from functools import partial
 
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import BOLD, INK, NARROW, SOFT, Run, Strip, label, rows
+from pagedlab_lessons.drawing import BOLD, SOFT, Run, Strip, label, rows
+from pagedlab_lessons.drawing.flow import Drawn, Item, Space, Text, note
 
 LANE = 13  # pixels of a lane of loads
 PRODUCTS = 25  # pixels of all warps' products
-LEFT = 118.0  # where time begins
-UNIT = 25.0  # pixels of a unit of time
 LENGTH = 18  # units of time that are drawn
-NARROW_LANES = 96  # pixels of the highest sketch on a narrow page, without its text
-NARROW_REASON = 148  # pixels of the highest sketch on a narrow page
-EXPLAINED = "a sketch, not measured; colour: a tile; thin bars: warps"
+HIGHEST = 110  # pixels of the highest sketch
 
 Span = tuple[float, float]  # of time
 
@@ -36,11 +33,6 @@ class Reason:
     products: tuple[Span, ...]
     warps: int = 4
     programs: int = 1
-
-    @property
-    def height(self) -> int:
-        """Pixels of its lanes."""
-        return self.programs * (len(self.loads) * LANE + PRODUCTS)
 
 
 def _every(pitch: float, length: float, start: float) -> tuple[Span, ...]:
@@ -90,69 +82,40 @@ REASONS = {
 }
 
 
-def draw_reason(rung: str, top: float) -> list[str]:
-    """Draw one program's loads and multiplications over time.
+def reason(rung: str) -> list[Item]:
+    """Return what a rung changes, and a program's loads and multiplications over time.
 
     Args:
         rung: a key of `REASONS`.
-        top: in pixels.
     """
-    reason = REASONS[rung]
+    change = REASONS[rung]
     return [
-        label(0, top, reason.text, 12.5, INK, 590, BOLD),
-        label(0, top + 17, f"over time, {EXPLAINED}", 12, SOFT),
-        *_draw_lanes(reason, top + 28, LEFT, UNIT, 12),
+        Text(change.text, (12.5, 12), look=BOLD, lines=(1, 2)),
+        note("over time, a sketch, not measured; colour: a tile; thin bars: warps"),
+        partial(_draw_lanes, change),
     ]
 
 
-def draw_narrow_reason(rung: str, top: float) -> list[str]:
-    """Draw the same for a narrow page.
-
-    Args:
-        rung: a key of `REASONS`.
-        top: in pixels.
-    """
-    reason = REASONS[rung]
-    lines = wrap(reason.text, 40)
-    parts = [label(0, top + 15 * i, line, 12, look=BOLD) for i, line in enumerate(lines)]
-    y = top + 15 * len(lines)
-    for line in wrap(EXPLAINED, 44):
-        parts.append(label(0, y, line, 11, SOFT))
-        y += 14
-    left = 90
-    scale = min(2, NARROW_LANES / reason.height)  # a low sketch leaves little room empty
-    return parts + _draw_lanes(reason, y - 8, left, (NARROW - left) / LENGTH, 11, scale)
-
-
-def _draw_lanes(
-    reason: Reason, top: float, left: float, unit: float, font: int, scale: float = 1
-) -> list[str]:
-    """Draw loads and products over time.
-
-    Args:
-        reason: of a rung.
-        top: in pixels.
-        left: where time begins, in pixels.
-        unit: of time, in pixels.
-        font: size of the names, in pixels.
-        scale: of the height.
-    """
+def _draw_lanes(reason: Reason, space: Space) -> Drawn:
+    """Draw loads and products over time, in the height of the highest sketch."""
+    left = space.x + space.pick(118, 90)
+    unit = min(25, (space.width - left) / LENGTH)
     parts = []
-    y = top
+    y = space.y + 4
     for program in range(reason.programs):
         name = f" {program}" if reason.programs > 1 else ""
-        parts.append(label(0, y + 5.5 * scale + 5, f"loads{name}", font, SOFT))
+        parts.append(label(space.x, y + 10.5, f"loads{name}", 12, SOFT))
         for number, lane in enumerate(reason.loads):
-            strip = Strip(left, y, unit, scale * (LANE - 2), gap=2)
+            strip = Strip(left, y, unit, LANE - 2, gap=2)
             parts += _bars(lane, len(reason.loads), number, strip)
-            y += scale * LANE
-        parts.append(label(0, y + 12 * scale, f"multiplies{name}", font, SOFT))
-        height = scale * 18 / reason.warps
+            y += LANE
+        parts.append(label(space.x, y + 12, f"multiplies{name}", 12, SOFT))
+        height = 18 / reason.warps
         for warp in range(reason.warps):
             strip = Strip(left, y + 2 + height * warp, unit, height - 1, gap=2)
             parts += _bars(reason.products, 1, 0, strip)
-        y += scale * PRODUCTS
-    return parts
+        y += PRODUCTS
+    return Drawn(parts, space.y + HIGHEST)
 
 
 def _bars(spans: Sequence[Span], lanes: int, lane: int, strip: Strip) -> list[str]:

@@ -10,8 +10,8 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has what drawings are made of,
-`lessons.colors` the looks.
+`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has
+what drawings are made of, `lessons.colors` the looks.
 """
 
 from pagedlab_lessons.drawing.blocks import (
