@@ -47,7 +47,17 @@ from pagedlab_lessons.drawing import (
     svg,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Space, grid_in, note, page, title
+from pagedlab_lessons.drawing.flow import (
+    Beside,
+    Both,
+    Drawn,
+    Item,
+    Space,
+    grid_in,
+    note,
+    page,
+    title,
+)
 from pagedlab_lessons.rung_reasons import reason
 
 if TYPE_CHECKING:
@@ -103,10 +113,10 @@ class Bars:
     """
 
     values: dict[str, float]
-    shown: dict[str, str]
+    shown: dict[str, Both[str]]
     line: float
     line_says: str
-    room: float = 50
+    room: Both[float] = 50
     now: str = ""
     hidden: Collection[str] = ()
     said: dict[str, str] = field(default_factory=dict)
@@ -114,13 +124,13 @@ class Bars:
     def __call__(self, space: Space) -> Drawn:
         names = space.pick(184, 172)
         x = space.x + names
-        unit = (space.width - names - self.room) / max(self.line, *self.values.values())
+        unit = (space.width - names - space.of(self.room)) / max(self.line, *self.values.values())
         end = x + unit * self.line
         parts = []
         y = space.y + 12
         for name in self.values:
             place = Grid(x, y, 1, names, space.pick(18, 15))
-            parts.append(self._bar(name, place, unit, end))
+            parts.append(self._bar(name, space.of(self.shown[name]), place, unit, end))
             y += space.pick(26, 18)
         look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
         parts.append(f'<path d="M{end:.1f} {space.y + 4:.0f}V{y:.0f}" {look}/>')
@@ -128,7 +138,7 @@ class Bars:
         parts.append(label(left, y + 14, self.line_says, 12, SOFT))
         return Drawn(parts, y + 22)
 
-    def _bar(self, name: str, place: Grid, unit: float, end: float) -> str:
+    def _bar(self, name: str, shown: str, place: Grid, unit: float, end: float) -> str:
         """Draw a bar with its name and what is written after it."""
         x, y, names, height = place.x, place.y, place.width, place.height
         base = y + height / 2 + 4.5
@@ -137,7 +147,6 @@ class Bars:
             return title + label(x + 5, base, "?", 12, SOFT)
         color, share = _look_of_rung(name, self.now)
         look = BOLD if name == self.now else ""
-        shown = self.shown[name]
         bar = unit * self.values[name]
         left = x + bar + 5
         ink = INK
@@ -164,7 +173,7 @@ def ladder(
         now: the name to mark.
         hidden: names whose speed is shown as a question mark.
     """
-    shown = {name: f"{speed:,.0f}" for name, speed in speeds.items()}
+    shown: dict[str, Both[str]] = {name: f"{speed:,.0f}" for name, speed in speeds.items()}
     said = {
         name: f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
         for name, speed in speeds.items()
@@ -739,12 +748,13 @@ def loads_beside(answer: Any) -> Drawing:
     lengths = (200, 40, 100)
     traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
     times = {name: trace.rows_loaded / trace.rows_stored for name, trace in traces.items()}
-    shown = dict.fromkeys(traces, "nothing loaded yet")
+    shown: dict[str, Both[str]] = dict.fromkeys(traces, ("nothing loaded yet", "nothing"))
     for name, trace in traces.items():
         if times[name]:
+            short = f"{times[name]:.2g} x"
             programs = f"{trace.programs} programs, at most {len(trace.steps)} steps"
-            shown[name] = f"{times[name]:.2g} x, {programs}"
-    bars = Bars(times, shown, 1, "the floor: each byte once", room=300, now="yours")
+            shown[name] = (f"{short}, {programs}", short)
+    bars = Bars(times, shown, 1, "the floor: each byte once", room=(300, 60), now="yours")
     return page("Bytes of keys loaded, for each byte that is needed", bars)
 
 
