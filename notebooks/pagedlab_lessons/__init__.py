@@ -16,7 +16,6 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     baseline        the same prompts through transformers' own `generate`    08, 10
     pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13
     drawing         blocks, words in slots, rows of tokens: what every picture is drawn with
-    rung_reasons    why each rung of the ladder may be faster                07
     plots           figures
     figure_words    what is seen of a figure, in words
     colors          the palette of figures and widgets
