@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from pagedlab_lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.measuring import OURS, TIE, Compared, Run, Served
-from pagedlab_lessons.plots import LATE, figure, outlined
+from pagedlab_lessons.plots import LATE, figure, outlined, stack
 
 WAITING, FIRST, WRITING = SEQUENCE_COLORS[1], SEQUENCE_COLORS[2], SEQUENCE_COLORS[0]
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
@@ -103,13 +103,21 @@ def draw_curve(
     ax: Axes, rates: Sequence[float], curves: Mapping[str, Sequence[float]], here: float
 ) -> None:
     """Milliseconds to the first token against requests a second, and a mark at one rate."""
-    for (name, seconds), line in zip(curves.items(), ("-", "--"), strict=False):
-        ax.plot(rates, [1000 * s for s in seconds], line, marker="o", label=name)
+    _lines(ax, rates, {name: [1000 * s for s in seconds] for name, seconds in curves.items()})
     ax.axvline(here, color=LATE, linestyle=":", label="this rate")
-    ax.set(yscale="log", xlabel="requests/s", ylabel="time to first token (ms)", ylim=(1, 20_000))
+    ax.set(xlabel="requests/s", ylabel="time to first token (ms)")
     ax.set_xticks(rates)
-    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
     ax.legend(loc="upper left", fontsize="small")
+
+
+def _lines(
+    ax: Axes, rates: Sequence[float], lines: Mapping[str, Sequence[float]], marks: str = "oo"
+) -> None:
+    """Draw two lines against the rate, over a logarithmic axis from 1 to 20,000."""
+    for (name, values), look, mark in zip(lines.items(), ("-", "--"), marks, strict=False):
+        ax.plot(rates, values, look, marker=mark, label=name)
+    ax.set(yscale="log", ylim=(1, 20_000))
+    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
 
 
 def draw_measured(
@@ -129,10 +137,8 @@ def draw_measured(
     rates = [100 * share for share in shares]
     fig, axes = figure(11, 3.2, ncols=3)
     for ax, (title, lines) in zip(axes[:2], latencies.items(), strict=True):
-        for (name, values), line in zip(lines.items(), ("-", "--"), strict=True):
-            ax.plot(rates, values, line, marker="o", label=name)
-        ax.set(yscale="log", title=title, ylabel="milliseconds", ylim=(1, 20_000))
-        log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
+        _lines(ax, rates, lines)
+        ax.set(title=title, ylabel="milliseconds")
         ax.legend(loc="upper left", fontsize="small", ncols=2)
     sent = [capacity * share for share in shares]
     axes[2].plot(rates, sent, ":", color=NEUTRAL, label="sent")
@@ -289,21 +295,11 @@ def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> Non
         ax: the axes.
         engines: by name, milliseconds by group, in the order of the bar's parts.
     """
-    names = list(engines)
-    lefts = dict.fromkeys(names, 0.0)
     groups = list(dict.fromkeys(group for parts in engines.values() for group in parts))
-    for i, group in enumerate(groups):
-        waits = group == groups[-1]
-        color = NEUTRAL if waits else SEQUENCE_COLORS[i]
-        look = outlined(color, "...") if waits else {"facecolor": color}
-        widths = [engines[name].get(group, 0.0) for name in names]
-        left = [lefts[name] for name in names]
-        ax.barh(range(len(names)), widths, 0.6, left=left, label=group, **look)
-        for name, width in zip(names, widths, strict=True):
-            lefts[name] += width
-    for y, name in enumerate(names):
-        ax.text(lefts[name], y, f" {lefts[name]:.2f} ms", va="center")
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(lefts.values())))
-    ax.invert_yaxis()
+    looks = {group: {"facecolor": SEQUENCE_COLORS[i]} for i, group in enumerate(groups[:-1])}
+    stack(ax, engines, {**looks, groups[-1]: outlined(NEUTRAL, "...")}, linewidth=1)
+    sums = [sum(parts.values()) for parts in engines.values()]
+    for y, milliseconds in enumerate(sums):
+        ax.text(milliseconds, y, f" {milliseconds:.2f} ms", va="center")
+    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(sums)))
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
