@@ -706,29 +706,36 @@ class _Place(NamedTuple):
     page: str = ""
 
 
+AXES = {  # by their number
+    1: ("element",),
+    2: ("token", "number"),
+    3: ("token", "head", "number"),
+    4: ("page", "slot", "head", "number"),
+}
+
+
 def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
     """Yield the place of each cell of a tensor.
 
     Args:
         x: a tensor with one to four axes.
-        unit: elements in a cell.
+        unit: elements in a cell: 1, or all numbers of a head.
     """
+    axes = AXES[x.ndim] if unit == 1 else AXES[x.ndim][:-1]
     for cell in range(x.numel() // unit):
         index = [int(i) for i in np.unravel_index(cell * unit, x.shape)]
-        if x.ndim == 1:
-            yield _Place(index[0], 0, f"element {index[0]}")
-        elif x.ndim == 2:
-            token, i = index
-            yield _Place(i, token, f"token {token}, number {i}")
-        elif x.ndim == 3:
-            token, head, i = index
-            left = head * (x.shape[2] + 0.5) + i
-            yield _Place(left, token, f"token {token}, head {head}, number {i}")
+        name = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
+        if x.ndim == 4:
+            left, down = _place_in_page(index, x.shape, unit)
+            yield _Place(left, down, name, "" if any(index[1:]) else f"page {index[0]}")
         else:
-            yield _place_in_page(index, x.shape, unit)
+            if x.ndim == 2:
+                index.insert(1, 0)  # there is one head
+            token, head, i = [0, 0, *index][-3:]
+            yield _Place(head * (x.shape[-1] + 0.5) + i, token, name)
 
 
-def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
+def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> tuple[float, float]:
     """Return the place of a cell of a cache.
 
     A cell is a number, with slots downwards and heads to the right; or it is a row of numbers, with
@@ -736,14 +743,9 @@ def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
     """
     page, slot, head, i = index
     _, size, heads, dim = shape
-    name = f"page {page}, slot {slot}, head {head}"
-    is_first = slot == head == i == 0
-    page_id = f"page {page}" if is_first else ""
     if unit == 1:
-        left = page * (heads * dim + 1) + head * (dim + 0.3) + i
-        return _Place(left, slot, f"{name}, number {i}", page_id)
-    line = page // 7 * (heads + 1)
-    return _Place(page % 7 * (size + 1) + slot, line + head, name, page_id)
+        return page * (heads * dim + 1) + head * (dim + 0.3) + i, slot
+    return page % 7 * (size + 1) + slot, page // 7 * (heads + 1) + head
 
 
 # The reader's kernel in the ladder ----------------------------------------------------------------

@@ -59,13 +59,11 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken():
     assert {part for part in parts if "block 0, in both" in part} == {"block 0, in both tables: a b c d"}
 
 
-def test_two_stories_give_no_two_blocks_one_look():
-    stories = told(BlockTable, ["a b c d" + " x" * 20, "a b c d" + " y" * 20], 4)
+def test_two_stories_give_nine_blocks_nine_looks():
+    stories = told(BlockTable, ["a b c d" + " x" * 16, "a b c d" + " y" * 16], 4)
     picture = two_stories(stories, stories, 4)
-    words = re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"[^>]*/>(<rect [^>]*dasharray)?', picture)
-    looks = {number: (fill, bool(line)) for number, fill, line in words}
-    assert len(looks) > 9
-    assert len({*looks.values()}) == len(looks)
+    looks = dict(re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"', picture))
+    assert len({*looks.values()}) == len(looks) == 9
 
 
 def test_two_stories_have_no_hatch_behind_a_word():
@@ -154,7 +152,6 @@ def test_a_request_is_followed_through_every_station(tiny, tokens):
         texts = said(drawn)
         assert sum(text.endswith("takes the request there.") for text in texts) == len(STATIONS)
         assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
-        assert "at its end: a step takes 1.8 ms; the GPU computes for 1.7 ms of it" in texts
         assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
         (count,) = re.findall(r"<text [^>]*>Moment [^<]*", drawn.narrow)
         assert "textLength" not in count, "its letters are not squeezed"

@@ -1,7 +1,6 @@
 """Notebook 01's pictures: the slots that users hold, and a small memory step by step."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pagedlab.blocks import OutOfBlocks
 from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
@@ -11,7 +10,6 @@ from pagedlab_lessons.drawing import (
     CARD,
     INK,
     LINE,
-    NARROW,
     SOFT,
     WRONG,
     Drawing,
@@ -30,31 +28,10 @@ from pagedlab_lessons.simulation import Run as Simulated
 
 NAMES = (76, 54)  # pixels of the names of rows
 NOTHING = Look("none")
+DASHED = 'stroke-width="2" stroke-dasharray="6 4"'
 
 
 # Which user holds which slots ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """The request that does not fit.
-
-    Args:
-        key: its number.
-        start: the first slot that is not reserved.
-        needed: the slots that it needs.
-        free: the slots that are free.
-    """
-
-    key: int
-    start: int
-    needed: int
-    free: int
-
-    @property
-    def reason(self) -> str:
-        """Why it does not fit."""
-        return f"{self.needed:,} needed, {self.free:,} free"
 
 
 def taken_places(
@@ -76,12 +53,11 @@ def taken_places(
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
     color = INK
-    refused = None
+    needed = 0  # slots of the user who does not fit
     if admitted < len(requests):
         headline = f"No memory for user {admitted + 1}. {headline}"
         color = BAD
         needed = allocator.needs(Request(*requests[admitted]))
-        refused = _Refused(admitted, taken, needed, num_slots - taken)
 
     def memory(space: Space) -> Drawn:
         pitch, height = space.pick((29, 23), (25, 20))
@@ -91,10 +67,15 @@ def taken_places(
         for key, (prompt, _) in enumerate(requests[:admitted]):
             parts.append(_request(key, _joined(allocator.regions(key)), prompt, strip))
         bottom = strip.y + pitch * -(-num_slots // row)
-        if refused:
-            parts += _refused_slots(refused, strip)
-            parts.append(_reason(refused, strip, bottom, space.is_narrow))
-        return Drawn(parts, bottom + space.pick(4, 16))
+        if needed:
+            x, y = strip.corner(taken)
+            parts.append(box(x, y, needed * strip.unit, height, "none", 1, WRONG, DASHED))
+            reason = f"{needed:,} needed, {num_slots - taken:,} free"
+            x = min(x, space.width - wide(reason, 12))
+            parts.append(label(x, bottom + 10, reason, 12, look=BOLD))
+        if needed == row:
+            parts.append(_name(admitted, taken, strip))
+        return Drawn(parts, bottom + 16)
 
     stored = Look(sequence_color(0))
     looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "free")]
@@ -152,36 +133,6 @@ def _name(key: int, slot: int, strip: Strip) -> str:
     """Draw whose row it is that begins with a slot."""
     _, y = strip.corner(slot)
     return label(0, y + strip.height / 2 + 4.5, f"user {key + 1}", 11, SOFT)
-
-
-def _refused_slots(refused: _Refused, strip: Strip) -> list[str]:
-    """Draw the slots that the refused request needs, after the last reserved slot."""
-    x, y = strip.corner(refused.start)
-    dashed = 'stroke-width="2" stroke-dasharray="6 4"'
-    parts = [box(x, y, refused.needed * strip.unit, strip.height, "none", 1, WRONG, dashed)]
-    if refused.needed == strip.row:
-        parts.append(_name(refused.key, refused.start, strip))
-    return parts
-
-
-def _reason(refused: _Refused, strip: Strip, bottom: float, is_narrow: bool) -> str:
-    """Draw why a request does not fit: in its slots, after them, or below a narrow memory.
-
-    Args:
-        refused: the request.
-        strip: where memory is.
-        bottom: where memory ends, in pixels.
-        is_narrow: whether a row has no room for it.
-    """
-    x, y = strip.corner(refused.start)
-    base = y + strip.height / 2 + 4.5
-    width = refused.needed * strip.unit
-    room = wide(refused.reason, 12) + 8
-    left = x + width - room if width > room else x + width + 8
-    if is_narrow:
-        left = min(x, NARROW - room + 8)
-        base = bottom + 10
-    return label(left, base, refused.reason, 12, INK, look=BOLD)
 
 
 # A small memory, step by step ---------------------------------------------------------------------

@@ -166,9 +166,6 @@ class _TwoStories:
         text = plain(token)
         number = slot // self.block_size
         drawn = [shape(*ground, _look(number))]
-        if _repeats_a_tint(number):
-            edge = STORY_COLORS[number % len(STORY_COLORS)]
-            drawn.append(box(x, y + height, width, 0.1, edge=edge, look='stroke-dasharray="4 3"'))
         look = ""
         if self.held[slot] != token:
             look = STRUCK
@@ -190,9 +187,7 @@ class _TwoStories:
             places = range(number * self.block_size, (number + 1) * self.block_size)
             words = tuple(self._word(slot) for slot in places)
             say = f"block {number}, {whose}: {' '.join(word.text for word in words)}"
-            owner = Owner("", _look(number))
-            dashed = _repeats_a_tint(number)
-            blocks.append(Block(number, (owner,), words=words, has_dashed_edge=dashed, say=say))
+            blocks.append(Block(number, (Owner("", _look(number)),), words=words, say=say))
         gap = 24 if columns > 1 else 6
         return Blocks(blocks, (columns, 1), height=(30, 24), gap=(gap, 6), font=(14, 12))
 
@@ -255,11 +250,6 @@ def _look(number: int) -> Look:
     It depends on the block's number alone, so a block keeps it with copy-on-write.
     """
     return Look(STORY_COLORS[number % len(STORY_COLORS)], is_pale=True)
-
-
-def _repeats_a_tint(number: int) -> bool:
-    """Return whether a block has the tint of one with a lower number: it gets a dashed line."""
-    return number >= len(STORY_COLORS)
 
 
 def _legend(space: Space) -> Drawn:

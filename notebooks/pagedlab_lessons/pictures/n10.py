@@ -14,9 +14,8 @@ from typing import Any
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab.recipes.trace.format import request_of
-from pagedlab.shipped import results
 from pagedlab_lessons import drawing as draw
-from pagedlab_lessons.colors import CACHED, FREE, NEUTRAL, Look, sequence_color
+from pagedlab_lessons.colors import CACHED, FREE, Look, sequence_color
 from pagedlab_lessons.drawing import flow
 
 
@@ -25,16 +24,12 @@ class Station:
     """A place that a request passes.
 
     Args:
-        column: where it is drawn.
-        row: where it is drawn.
         file: the file of the package that does it.
         notebooks: those that build it.
         say: what happens there.
         is_on_gpu: whether its work is kernels, which run on the GPU if there is one.
     """
 
-    column: int
-    row: int
     file: str
     notebooks: tuple[str, ...]
     say: str
@@ -48,66 +43,48 @@ class Station:
 
 STATIONS = {
     "arrive": Station(
-        0,
-        0,
         "engine.py",
         ("08_qwen",),
         "A prompt becomes {tokens} token ids. It has no block yet, and waits.",
     ),
     "admit": Station(
-        1,
-        0,
         "scheduler.py",
         ("09_continuous_batching",),
         "It is admitted: the batch has a free place, and the pool has enough blocks.",
     ),
     "match": Station(
-        2,
-        0,
         "prefix.py",
         ("05_prefix_caching",),
         "An earlier prompt began with the same words: {found} tokens are cached.",
     ),
     "schedule": Station(
-        3,
-        0,
         "scheduler.py",
         ("02_block_pool", "09_continuous_batching"),
         "{slots_for}. Slot = block x {size} + offset in the block.",
     ),
     "batch": Station(
-        4,
-        0,
         "batch.py",
         ("09_continuous_batching",),
         "The tokens of all sequences form one row, without padding.",
     ),
     "forward": Station(
-        4,
-        1,
         "model.py",
         ("06_online_softmax", "07_the_paged_kernel", "08_qwen"),
         "Every layer writes keys and values to the slots, and reads the past through the table.",
         is_on_gpu=True,
     ),
     "sample": Station(
-        3,
-        1,
         "sampling.py",
         ("04_sampling_and_beams",),
         "One token is sampled: {word!r}, id {id}, with a probability of {chance:.0%}.",
         is_on_gpu=True,
     ),
     "append": Station(
-        2,
-        1,
         "outputs.py",
         ("08_qwen",),
         "The token is appended and streamed. The next step computes its key and value.",
     ),
     "free": Station(
-        1,
-        1,
         "blocks.py",
         ("02_block_pool",),
         "The table is freed. Full blocks stay cached until another request needs them.",
@@ -117,9 +94,6 @@ OURS = Look(sequence_color(0))
 OTHERS = Look(sequence_color(1))
 
 HEIGHT = 114  # of a station, in pixels
-COMPUTES = Look(sequence_color(2))
-WAITS = Look(NEUTRAL, "//", is_pale=True)
-LEGEND_OF_TIMES = flow.Legend([(COMPUTES, "the GPU computes"), (WAITS, "the GPU waits")])
 LOOKS_OF_MEMORY = {
     "ours": ("this request", OURS),
     "other": ("another running request", OTHERS),
@@ -127,10 +101,6 @@ LOOKS_OF_MEMORY = {
     "": ("free", FREE),
 }
 SHORT_NAMES = ("this request", "another request", "cached", "free")
-TITLE_OF_TIMES = (
-    "a step of 256 sequences on an H200, in milliseconds",
-    "a step of 256 sequences on an H200, in ms",
-)
 
 
 @dataclass(frozen=True)
@@ -364,7 +334,7 @@ def _plain(words: list[str]) -> list[str]:
 def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Drawing:
     """The stations, each with what it showed last; the one where the request is now has an edge.
 
-    Below them are the request's memory, and how long a step takes on an H200.
+    Below them is the request's memory.
 
     Args:
         moments: as `journey_of` returns them.
@@ -396,8 +366,6 @@ def draw_journey(moments: Mapping[str, Moment], name: str, size: int) -> draw.Dr
         _table(now, size, most),
         flow.Pool(_memory(now), columns=(len(now.memory), 8)),
         flow.Legend((looks, short)),
-        flow.Beside([[flow.note(TITLE_OF_TIMES)], [LEGEND_OF_TIMES]], shares=(0.4, 0.6)),
-        _times,
         shown_width=960,
     )
 
@@ -425,8 +393,8 @@ class _Stations:
         grid = replace(grid, y=space.y + 6, head=0)
         second = grid.moved(0, HEIGHT + 38)
         parts = _arrows(grid, second)
-        for name, station in STATIONS.items():
-            x, y = (second if station.row else grid).corner(station.column)
+        for number, (name, station) in enumerate(STATIONS.items()):
+            x, y = grid.corner(number) if number < 5 else second.corner(9 - number)
             place = draw.Grid(x, y, 1, grid.width, HEIGHT)
             held = self.last.get(name)
             lines = held.lines[:4] if held else ["…"]
@@ -538,30 +506,3 @@ def _memory(now: Moment) -> list[draw.Block]:
         owners = (draw.Owner(said, look),) if kind in ("ours", "other") else ()
         blocks.append(draw.Block(number, owners, is_cached=kind == "kept"))
     return blocks
-
-
-def _times(space: flow.Space) -> flow.Drawn:
-    """The recorded time of a step, before and after the changes of notebook 10."""
-    measured = {
-        row["rung"]: row["a step"] for row in results("h200_serving")["rows"] if "a step" in row
-    }
-    rungs = {"before this notebook": measured["ragged"], "at its end": measured["all"]}
-    left = space.x + space.pick(180, 160)
-    pitch = (space.width - left - 60) / max(step["wall ms"] for step in rungs.values())
-    parts: list[str] = []
-    y = space.y
-    for name, step in rungs.items():
-        wall, kernels = step["wall ms"], step["kernels ms"]
-        say = f"{name}: a step takes {wall:.1f} ms; the GPU computes for {kernels:.1f} ms of it"
-        drawn = [
-            draw.box(space.x, y, space.width, 16, draw.LINE, 0),  # all of the row can be pointed at
-            draw.label(space.x, y + 12, name, 12.5),
-            *draw.rows(
-                [draw.Run(0, kernels, COMPUTES), draw.Run(kernels, wall, WAITS)],
-                draw.Strip(left, y, pitch, 16),
-            ),
-            draw.label(left + pitch * wall + 8, y + 12, f"{wall:.1f}", 12.5, look=draw.BOLD),
-        ]
-        parts.append(draw.linked([f"time-{len(parts)}"], say, *drawn))
-        y += 20
-    return flow.Drawn(parts, y)
