@@ -221,7 +221,7 @@ class Blocks:
         without: what is said where there is no block.
     """
 
-    blocks: list[Block]
+    blocks: Both[list[Block]]
     columns: Both[int]
     size: int = 0
     height: Both[float] = (30, 26)
@@ -234,34 +234,28 @@ class Blocks:
     are_wide_as_words: Both[bool] = False
     without: str = ""
 
-    def _numbers(self, grid: Grid) -> list[str]:
-        """Draw the number of each block left of it."""
-        parts = []
-        for at, block in enumerate(self.blocks):
-            if block.number is not None:
-                x, y = grid.corner(at)
-                number = str(block.number)
-                left = x - 4 - draw.wide(number, 11)
-                parts.append(draw.label(left, y + grid.height / 2 + 4, number, 11, draw.SOFT))
-        return parts
-
     def __call__(self, space: Space) -> Drawn:
+        blocks = space.of(self.blocks)
         margin = space.of(self.margin)
         room = replace(space, x=space.x + margin, width=space.width - margin)
         grid = grid_in(room, self.columns, self.height, self.gap, self.head)
         parts = drawn_blocks.slots(
-            self.blocks,
+            blocks,
             grid,
             self.size,
             space.of(self.font),
             space.of(self.number_font),
             are_wide_as_words=space.of(self.are_wide_as_words),
         )
-        if margin:
-            parts += self._numbers(grid)
-        if not self.blocks:
+        for at, block in enumerate(blocks if margin else []):
+            if block.number is not None:
+                _, y = grid.corner(at)
+                number = str(block.number)
+                left = room.x - 4 - draw.wide(number, 11)
+                parts.append(draw.label(left, y + grid.height / 2 + 4, number, 11, draw.SOFT))
+        if not blocks:
             parts = [draw.label(space.x, space.y + 17, self.without, 12.5)]
-        return Drawn(parts, grid.bottom(max(self.most, len(self.blocks))) + BELOW)
+        return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
 
 
 @dataclass(frozen=True)
@@ -283,6 +277,28 @@ class Pool:
     def __call__(self, space: Space) -> Drawn:
         grid = grid_in(space, self.columns, self.height, self.gap)
         return Drawn(drawn_blocks.pool(self.blocks, grid), grid.bottom(len(self.blocks)) + BELOW)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An item with a name left of it.
+
+    Args:
+        name: of the item.
+        item: the item.
+        left: pixels that the name has.
+    """
+
+    name: str
+    item: Item
+    left: Both[float] = 40
+
+    def __call__(self, space: Space) -> Drawn:
+        left = space.of(self.left)
+        name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
+        room = replace(space, x=space.x + left, width=space.width - left)
+        drawn = self.item(room)
+        return Drawn([name, *drawn.parts], drawn.bottom)
 
 
 def grid_in(

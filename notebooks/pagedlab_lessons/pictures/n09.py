@@ -22,7 +22,18 @@ from pagedlab_lessons.drawing import (
     linked,
     rows,
 )
-from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Pool, Space, Text, note, page, title
+from pagedlab_lessons.drawing.flow import (
+    Beside,
+    Drawn,
+    Item,
+    Named,
+    Pool,
+    Space,
+    Text,
+    note,
+    page,
+    title,
+)
 
 Moment = Mapping[str, SequenceState]  # the sequences by name after a step
 NAMES = 40  # pixels of the names of rows
@@ -130,6 +141,8 @@ class _Lane:
             tables.append(Table(key, sequence.blocks, sequence.tokens, _look(row), sequence.words))
         drawn = [self._linked(block) for block in blocks_of(tables, blocks, size)]
         used = sum(block.is_used for block in drawn)
+        count = f"{used} of {blocks} blocks are in use"
+        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8)), NAMES)
         return [
             Beside(
                 [[title((self.title, name))], [Text(state, color=color, look=BOLD, above=(6, 0))]],
@@ -137,10 +150,7 @@ class _Lane:
             ),
             note(("", about)),
             self._rows,
-            Beside(
-                [[_named_pool(drawn)], [note((f"{used} of {blocks} blocks are in use", ""))]],
-                SHARES,
-            ),
+            Beside([[pool], [note((count, ""))]], SHARES),
         ]
 
     def _linked(self, block: Block) -> Block:
@@ -206,18 +216,6 @@ class _Lane:
 
 
 SHARES = (0.57, 0.43)  # of a wide page: bars and blocks, words
-
-
-def _named_pool(blocks: list[Block]) -> Item:
-    """The blocks of the pool, after their name."""
-
-    def draw(space: Space) -> Drawn:
-        name = label(space.x, space.y + 13, "blocks", 11, SOFT, NAMES - 4)
-        room = replace(space, x=space.x + NAMES, width=space.width - NAMES - 8)
-        drawn = Pool(blocks, columns=(min(len(blocks), 32), 8))(room)
-        return Drawn([name, *drawn.parts], drawn.bottom)
-
-    return draw
 
 
 def _look(row: int) -> Look:

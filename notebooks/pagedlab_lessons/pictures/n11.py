@@ -11,14 +11,13 @@ from typing import Any
 
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import SOFT, Block, Drawing, Owner, Word, label, plain
+from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
 from pagedlab_lessons.drawing.flow import (
     Beside,
     Blocks,
-    Drawn,
     Item,
+    Named,
     Pool,
-    Space,
     note,
     page,
     title,
@@ -106,7 +105,9 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     for row, table in enumerate(frame.tables):
         blocks = _blocks_of(frame, row, size, heads)
         held |= dict(zip(table.blocks, blocks, strict=True))
-        tables.append(_named_table(f"r{row}", blocks, longest))
+        short = [replace(block, words=block.words[:1]) for block in blocks]
+        shown = Blocks((blocks, short), (longest, 4), height=(27, 24), most=longest)
+        tables.append(Named(f"r{row}", shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
         blocks = _blocks_of_pool(frame, rank, held)
@@ -119,21 +120,6 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     )
     name = f"{headline} {explained}"
     return page(headline, *tables, Beside(pools), note(explained), name=name)
-
-
-def _named_table(name: str, blocks: list[Block], longest: int) -> Item:
-    """The blocks of a sequence after its name; a narrow page shows the first word of each."""
-    short = [replace(block, words=block.words[:1]) for block in blocks]
-
-    def draw(space: Space) -> Drawn:
-        left = space.pick(50, 26)
-        shown = short if space.is_narrow else blocks
-        room = replace(space, x=space.x + left, width=space.width - left)
-        drawn = Blocks(shown, (longest, 4), height=(27, 24), most=longest)(room)
-        base = space.y + space.pick(18, 16)
-        return Drawn([label(space.x, base, name, 12, SOFT), *drawn.parts], drawn.bottom - 2)
-
-    return draw
 
 
 def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[Block]:
