@@ -37,7 +37,7 @@ from pagedlab_lessons.drawing import (
     SOFT,
     WRONG,
     Drawing,
-    Grid,
+    Place,
     Run,
     Strip,
     box,
@@ -140,7 +140,7 @@ class Bars:
         parts = []
         y = space.y + 12
         for name in self.values:
-            place = Grid(x, y, 1, names, space.pick(18, 15))
+            place = Place(x, y, names, space.pick(18, 15))
             parts.append(self._bar(name, space.of(self.shown[name]), place, unit, end))
             y += space.pick(26, 18)
         look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
@@ -149,9 +149,9 @@ class Bars:
         parts.append(label(left, y + 14, self.line_says, 12, SOFT))
         return Drawn(parts, y + 22)
 
-    def _bar(self, name: str, shown: str, place: Grid, unit: float, end: float) -> str:
+    def _bar(self, name: str, shown: str, place: Place, unit: float, end: float) -> str:
         """Draw a bar with its name and what is written after it."""
-        x, y, names, height = place.x, place.y, place.width, place.height
+        x, y, names, height = place
         base = y + height / 2 + 4.5
         if name in self.hidden:
             title = label(x - names, base, name, 12, SOFT, names - 8)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, Union
 from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import blocks as drawn_blocks
 from pagedlab_lessons.drawing import elements as draw
-from pagedlab_lessons.drawing.blocks import Block, Grid, Word
+from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Word
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
@@ -196,7 +196,7 @@ class Legend:
         if isinstance(sample, Look):
             return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
         if isinstance(sample, Word):
-            return drawn_blocks.slot(sample, Grid(x, y - 1, 1, 40, 18), self.color)
+            return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), self.color)
         if sample is None:
             return [draw.box(x, y + 1, 20, 14, edge=draw.SOFT, look='stroke-dasharray="4 3"')]
         return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
@@ -215,9 +215,7 @@ class Blocks:
         head: pixels above each row, for the numbers of blocks.
         margin: pixels left of the only column, for the numbers of blocks.
         font: of the words, in pixels.
-        number_font: of the numbers of slots, in pixels.
         most: blocks that there is room for.
-        are_wide_as_words: whether a slot with a long word is wider than others of its block.
         without: what is said where there is no block.
     """
 
@@ -229,9 +227,7 @@ class Blocks:
     head: Both[float] = 0
     margin: Both[float] = 0
     font: Both[float] = (12.5, 12)
-    number_font: Both[float] = (10.5, 11)
     most: int = 1
-    are_wide_as_words: Both[bool] = False
     without: str = ""
 
     def __call__(self, space: Space) -> Drawn:
@@ -239,20 +235,14 @@ class Blocks:
         margin = space.of(self.margin)
         room = replace(space, x=space.x + margin, width=space.width - margin)
         grid = grid_in(room, self.columns, self.height, self.gap, self.head)
-        parts = drawn_blocks.slots(
-            blocks,
-            grid,
-            self.size,
-            space.of(self.font),
-            space.of(self.number_font),
-            are_wide_as_words=space.of(self.are_wide_as_words),
-        )
+        parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
         for at, block in enumerate(blocks if margin else []):
             if block.number is not None:
-                _, y = grid.corner(at)
+                place = grid.cell(at)
                 number = str(block.number)
-                left = room.x - 4 - draw.wide(number, 11)
-                parts.append(draw.label(left, y + grid.height / 2 + 4, number, 11, draw.SOFT))
+                left = place.x - 4 - draw.wide(number, 11)
+                base = place.y + place.height / 2 + 4
+                parts.append(draw.label(left, base, number, 11, draw.SOFT))
         if not blocks:
             parts = [draw.label(space.x, space.y + 17, self.without, 12.5)]
         return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
@@ -309,9 +299,8 @@ def grid_in(
     head: Both[float] = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""
-    cells = max(1, space.of(columns))
-    grid = Grid.within(space.x, space.y, space.width, cells, space.of(height), space.of(gap))
-    return grid.with_head(space.of(head))
+    shape = (max(1, space.of(columns)), space.of(height), space.of(gap), space.of(head))
+    return Grid.within(space.x, space.y, space.width, *shape)
 
 
 @dataclass(frozen=True)

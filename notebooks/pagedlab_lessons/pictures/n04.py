@@ -18,6 +18,7 @@ from pagedlab_lessons.drawing import (
     Drawing,
     Grid,
     Owner,
+    Place,
     Word,
     box,
     label,
@@ -213,7 +214,7 @@ class _BeamTree:
                 if step > first:
                     parent = self.ranked[step - 1].index(self.parents[step - 1][beam])
                     lines.append(self._curve(step, beam, x, space.y + ROW * parent + TOKEN / 2, y))
-                boxes.append(self._token(step, beam, Grid(x, y - TOKEN / 2, 1, pitch - 14, TOKEN)))
+                boxes.append(self._token(step, beam, Place(x, y - TOKEN / 2, pitch - 14, TOKEN)))
         return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
 
     def _curve(self, step: int, beam: int, x: float, before: float, y: float) -> str:
@@ -223,9 +224,9 @@ class _BeamTree:
         curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
 
-    def _token(self, step: int, beam: int, place: Grid) -> str:
+    def _token(self, step: int, beam: int, place: Place) -> str:
         """Draw the token that a beam got at a step, in the colours of the beams that have it."""
-        x, y, width = place.x, place.y, place.width
+        x, y, width, _ = place
         heirs = self.heirs[step][beam]
         text = plain(self.decode(self.run[step][beam][0][-1:]))
         blocks = self._blocks_of_token(step, heirs)
@@ -234,7 +235,7 @@ class _BeamTree:
             say += ": this branch is dropped"
         if blocks:
             say += f", in block {_listed(blocks)}"
-        drawn = [box(x, y, width, TOKEN, CARD, 1, LINE)]
+        drawn = [box(*place, CARD, 1, LINE)]
         band = width / max(1, len(heirs))
         for i, heir in enumerate(heirs):
             drawn.append(box(x + band * i, y, band, TOKEN, self._color(heir), 0.34))
@@ -287,7 +288,7 @@ class _BeamTree:
         parts = []
         for i, beam in enumerate(self.rows):
             parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
-        place = Grid(prompt, space.y, 1, left - prompt - gap, bottom - space.y - gap)
+        place = Place(prompt, space.y, left - prompt - gap, bottom - space.y - gap)
         parts.append(self._prompt(place))
         longest = blocks_for(len(self.prompt) + len(self.run), self.block_size)
         columns = longest - self.full_prompt_blocks
@@ -297,9 +298,9 @@ class _BeamTree:
             first = 0
             # Beams that share a block are neighbours.
             for block, rows in Counter(self._table(beam)[at] for beam in self.rows).items():
-                place = Grid(x, space.y + row * first, 1, pitch - gap, row * rows - gap)
+                grid = Grid(x, space.y + row * first, 1, pitch - gap, row * rows - gap)
                 drawn = self._block(at, block, self.rows[first : first + rows], space.is_narrow)
-                parts += slots([drawn], place)
+                parts += slots([drawn], grid)
                 first += rows
         return Drawn(parts, bottom + 2)
 
@@ -314,15 +315,15 @@ class _BeamTree:
         own = blocks[self.full_prompt_blocks :]
         return linked([f"last{line}", *(f"b{block}" for block in own)], say, name, color)
 
-    def _prompt(self, place: Grid) -> str:
+    def _prompt(self, place: Place) -> str:
         """Draw the prompt's full blocks, which all beams share."""
         blocks = self._table(0)[: self.full_prompt_blocks]
         tokens = self.full_prompt_blocks * self.block_size
         numbers = ", ".join(map(str, blocks))
         say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
-        x, y, width = place.x, place.y, place.width
+        x, y, width, _ = place
         drawn = [
-            box(x, y, width, place.height, NEUTRAL, 0.16, LINE),
+            box(*place, NEUTRAL, 0.16, LINE),
             label(x + 3, y + 20, "prompt", within=width - 5),
             label(x + 3, y + 38, f"{len(blocks)} blocks", 11.5, within=width - 5),
             label(x + 3, y + 56, f"{self.width} beams", 11.5, within=width - 5, look=BOLD),

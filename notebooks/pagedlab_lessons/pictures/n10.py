@@ -8,7 +8,7 @@ Nothing is made up: the recording has what scheduler, prefix cache, model and sa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pagedlab.blocks import blocks_for
@@ -389,13 +389,12 @@ class _Stations:
 
     def _way(self, space: flow.Space) -> flow.Drawn:
         """All stations in two rows, with arrows and the answer."""
-        grid = flow.grid_in(space, 5, HEIGHT, gap=15)
-        grid = replace(grid, y=space.y + 6, head=0)
+        grid = flow.grid_in(space.down(6), 5, HEIGHT, gap=15)
         second = grid.moved(0, HEIGHT + 38)
         parts = _arrows(grid, second)
         for number, (name, station) in enumerate(STATIONS.items()):
-            x, y = grid.corner(number) if number < 5 else second.corner(9 - number)
-            place = draw.Grid(x, y, 1, grid.width, HEIGHT)
+            place = grid.cell(number) if number < 5 else second.cell(9 - number)
+            x, y, *_ = place
             held = self.last.get(name)
             lines = held.lines[:4] if held else ["…"]
             color = draw.INK if name == self.now.station else draw.SOFT
@@ -416,31 +415,32 @@ class _Stations:
         grid = flow.grid_in(space, 3, 28, gap=6)
         parts = []
         for number, name in enumerate(STATIONS):
-            x, y = grid.corner(number)
+            place = grid.cell(number)
+            x, y, *_ = place
             color = draw.INK if name in self.last else draw.SOFT
             look = draw.BOLD if name == self.now.station else ""
             drawn = draw.label(x + 8, y + 18, f"{number + 1} {name}", 12, color, look=look)
-            parts.append(self._linked(name, draw.Grid(x, y, 1, grid.width, 28), [drawn]))
+            parts.append(self._linked(name, place, [drawn]))
         y = grid.bottom(len(STATIONS)) + 4
-        place = draw.Grid(space.x, y, 1, space.width, 98)
-        parts.append(draw.box(space.x, y, space.width, 98, OURS.color, 0.12, OURS.color))
+        place = draw.Place(space.x, y, space.width, 98)
+        parts.append(draw.box(*place, OURS.color, 0.12, OURS.color))
         parts += _lines(self.now.lines[:4], place, y + 19, draw.INK)
         parts += _links(STATIONS[self.now.station], space.x + 10, y + 90)
         parts.append(_runs_on(self.now.station, place, 90))
         return flow.Drawn(parts, y + 104)
 
-    def _linked(self, name: str, place: draw.Grid, drawn: list[str]) -> str:
+    def _linked(self, name: str, place: draw.Place, drawn: list[str]) -> str:
         """A station in its place, which has an edge if the request is there; a click goes to it."""
         look: tuple[Any, ...] = ("var(--well)", 1, draw.LINE)
         if name == self.now.station:
             look = (OURS.color, 0.22, OURS.color, 'stroke-width="2.5"')
-        ground = draw.box(place.x, place.y, place.width, place.height, *look)
+        ground = draw.box(*place, *look)
         said = self.last[name].say if name in self.last else "It has not been here yet."
         said += " A click takes the request there."
         return draw.linked([f"s-{name}"], said, ground, *drawn, goes=f"moment={self.goes[name]}")
 
 
-def _lines(lines: list[str], place: draw.Grid, base: float, color: str) -> list[str]:
+def _lines(lines: list[str], place: draw.Place, base: float, color: str) -> list[str]:
     """What a station shows, line by line."""
     left, within = place.x + 10, place.width - 20
     return [
@@ -448,7 +448,7 @@ def _lines(lines: list[str], place: draw.Grid, base: float, color: str) -> list[
     ]
 
 
-def _runs_on(name: str, place: draw.Grid, down: float) -> str:
+def _runs_on(name: str, place: draw.Place, down: float) -> str:
     """Where a station's work is done, at the right edge."""
     word = STATIONS[name].runs_on
     left = place.x + place.width - 10 - draw.wide(word, 11.5)

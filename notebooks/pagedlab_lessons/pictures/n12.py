@@ -155,7 +155,6 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
             head=(15, 0),
             margin=(0, 20),
             font=(12.5, 11),
-            are_wide_as_words=(False, True),
         ),
         Legend((_legend(is_narrow=False), _legend(is_narrow=True))),
         note(UNUSED),

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import BOLD, INK, LINE, SOFT, Drawing, Grid, box, label, linked
+from pagedlab_lessons.drawing import BOLD, INK, LINE, SOFT, Drawing, Grid, Place, box, label, linked
 from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, page
 
 LANES = ("client", "event loop", "engine's thread")
@@ -112,8 +112,8 @@ def _rows(now: int, space: Space) -> Drawn:
             parts.append(f'<path d="{line}" stroke="{LINE}" stroke-dasharray="3 5"/>')
     places = []
     for station in STATIONS:
-        x, y = grid.corner(station.column)
-        places.append(Grid(x, y + PITCH * LANES.index(station.lane), 1, grid.width, 44))
+        lane = grid.moved(0, PITCH * LANES.index(station.lane))
+        places.append(lane.cell(station.column))
     parts += _stations(now, places, 14)
     step, detokenize = (places[i].x + grid.width / 2 for i in (5, 6))
     y = places[5].y + 44
@@ -133,13 +133,12 @@ def _columns(now: int, space: Space) -> Drawn:
     ]
     places = []
     for number, station in enumerate(STATIONS):
-        x, y = grid.corner(len(LANES) * number + LANES.index(station.lane))
-        places.append(Grid(x, y, 1, grid.width, grid.height))
+        places.append(grid.cell(len(LANES) * number + LANES.index(station.lane)))
     bottom = grid.bottom(len(LANES) * len(STATIONS))
     return Drawn([*names, *_stations(now, places, 12)], bottom)
 
 
-def _stations(now: int, places: list[Grid], font: int) -> list[str]:
+def _stations(now: int, places: list[Place], font: int) -> list[str]:
     """Draw the stations in their places, and the lines between them."""
     parts = []
     for number, (start, end) in enumerate(pairwise(places)):
@@ -149,7 +148,7 @@ def _stations(now: int, places: list[Grid], font: int) -> list[str]:
     return parts + [_station(number, now, place, font) for number, place in enumerate(places)]
 
 
-def _path(start: Grid, end: Grid) -> str:
+def _path(start: Place, end: Place) -> str:
     """Return the way from a box to the next: sideways, then up or down."""
     middle = start.y + start.height / 2
     side = start.x + start.width if end.x > start.x else start.x
@@ -163,11 +162,11 @@ def _path(start: Grid, end: Grid) -> str:
     return f"M{side:g} {middle:g}H{to_x:g}V{to_y:g}"
 
 
-def _station(number: int, now: int, place: Grid, font: int) -> str:
+def _station(number: int, now: int, place: Place, font: int) -> str:
     """Draw a station in its place; a click sets the slider to it."""
     station = STATIONS[number]
     share = 0.55 if number == now else 0.15 if number < now else 0
-    look = box(place.x, place.y, place.width, place.height, sequence_color(0), share, INK)
+    look = box(*place, sequence_color(0), share, INK)
     base = place.y + place.height / 2 + 5
     style = BOLD if number == now else ""
     words = label(place.x + 8, base, MOMENTS[number], font, INK, place.width - 16, style)
