@@ -442,20 +442,21 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
     """
     kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
     end = max(span.end for spans in lanes.values() for span in spans)
+    looks = {}
+    for number, kind in enumerate(kinds):
+        color = sequence_color(number)
+        looks[kind] = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
+        ax.bar(0, 0, label=kind, **looks[kind])
     for y, spans in enumerate(lanes.values()):
         for span in spans:
-            number = kinds.index(span.kind)
-            color = sequence_color(number)
-            look = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
-            ax.barh(y, span.end - span.start, 0.7, left=span.start, linewidth=0.5, **look)
-            if span.label and span.end - span.start > 0.02 * end * len(span.label):
+            width = span.end - span.start
+            ax.barh(y, width, 0.7, left=span.start, linewidth=0.5, **looks[span.kind])
+            if span.label and width > 0.02 * end * len(span.label):
                 place = ((span.start + span.end) / 2, y)
                 text = ax.text(*place, span.label, ha="center", va="center", fontsize="small")
+                color = looks[span.kind]["facecolor"]
                 text.set_color(ink_on(color))
                 text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
-    for number, kind in enumerate(kinds):
-        look = outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
-        ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(kinds))

@@ -48,6 +48,7 @@ from pagedlab_lessons.drawing import (
     wide,
 )
 from pagedlab_lessons.drawing.flow import (
+    WIDTH,
     Beside,
     Both,
     Drawn,
@@ -57,6 +58,7 @@ from pagedlab_lessons.drawing.flow import (
     grid_in,
     note,
     page,
+    stack,
     title,
 )
 
@@ -570,94 +572,68 @@ def draw_loads(
         stopped: what stopped the kernel.
         step: the number of loads of a tensor that each program has done.
     """
-    parts: list[str] = []
-    top = 40.0
+    items = []
     loaded = needed = 0
-    axis = COLORS[name].axis
-    for tensor, unit in SHOWN[name].items():
+    for tensor in SHOWN[name]:
         x = given[tensor]
-        if x.ndim == 4:
-            top += 14  # for the pages' ids
         accesses = loads.get(tensor, [])
         loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
         needed += int((~x.isnan()).sum()) * x.element_size()
-        parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
-        cells, bottom = _draw_tensor(tensor, x, unit, accesses, step, axis, top)
-        parts += cells
-        top = bottom + 16
+        items.append(_tensor(name, tensor, x, accesses, step))
     headline = "Nothing loaded yet."
     if loaded:
         headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
     elif not stopped:
-        cells, top = _draw_solved_case(name, top)
-        parts += cells
+        items += _solved_case(name)
     explained = (
         f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
-    head = [
-        label(0, 15, headline, 13, look=BOLD),
-        label(0, 32, stopped or explained, 12, SOFT, 1000),
-    ]
-    return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
+    head = [title(headline, above=0), note(stopped or explained)]
+    drawn = stack([*head, *items], Space(0, 2, WIDTH, is_narrow=False))
+    return svg(WIDTH, drawn.bottom, drawn.parts, f"{headline} {stopped}".strip())
 
 
-def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
-    """Draw what a right kernel loads in a case smaller than the puzzle's.
-
-    Returns:
-        The drawing, and where it ends.
-    """
+def _solved_case(name: str) -> list[Item]:
+    """Return what a right kernel loads in a case smaller than the puzzle's."""
     case = SOLVED[name]
-    x = torch.zeros(case.shape)
-    flat = x.flatten()
-    flat[list(case.empty)] = torch.nan
-    x = flat.view(case.shape)
-    parts = [
-        label(0, top + 13, "A smaller case, solved", 13, look=BOLD),
-        label(0, top + 30, case.text, 12, SOFT, 1000),
-    ]
-    top += 40
-    if x.ndim == 4:
-        top += 14  # for the pages' ids
-    unit = SHOWN[name][case.tensor]
-    parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
-    axis = COLORS[name].axis
-    cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
-    return [*parts, *cells], bottom + 16
+    x = torch.zeros(case.shape).flatten()
+    x[list(case.empty)] = torch.nan
+    tensor = _tensor(name, case.tensor, x.view(case.shape), case.accesses(), 1)
+    return [title("A smaller case, solved", above=0), note(case.text), tensor]
 
 
-def _draw_tensor(
-    tensor: str,
-    x: torch.Tensor,
-    unit: int,
-    accesses: list[Access],
-    step: int,
-    axis: int,
-    top: float,
-) -> tuple[list[str], float]:
-    """Draw the cells of a tensor; return them, and where they end."""
+def _tensor(name: str, tensor: str, x: torch.Tensor, accesses: list[Access], step: int) -> Item:
+    """Return the cells of a tensor of a puzzle, after its name."""
+    unit = SHOWN[name][tensor]
     programs = _programs_by_cell(accesses, unit, step)
     is_last = bool(accesses) and step > max(access.step for access in accesses)
     empty = x.isnan().flatten().tolist()
-    parts = []
-    bottom = top
-    for cell, place in enumerate(_places(x, unit)):
-        px = 150 + place.left * CELL
-        py = top + place.down * CELL
-        is_empty = empty[cell * unit]
-        drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
-        is_missing = is_last and not is_empty and not programs[cell]
-        if is_missing:
-            drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, 'stroke-width="2.5"'))
-        if place.page:
-            parts.append(label(px, py - 4, place.page, 11, SOFT))
-        names = dict.fromkeys(name_of(program) for _, program in programs[cell])
-        say = f"loaded by {', '.join(names)}" if names else "not loaded"
-        unwritten = ", holds nothing" if is_empty else ""
-        parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
-        bottom = max(bottom, py + CELL)
-    return parts, bottom
+
+    def draw(space: Space) -> Drawn:
+        top = space.y + 8
+        if x.ndim == 4:
+            top += 14  # for the pages' ids
+        parts = [label(space.x, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142)]
+        bottom = top
+        for cell, place in enumerate(_places(x, unit)):
+            px = space.x + 150 + place.left * CELL
+            py = top + place.down * CELL
+            is_empty = empty[cell * unit]
+            drawn = _draw_cell(px, py, is_empty, programs[cell], step, COLORS[name].axis)
+            if is_last and not is_empty and not programs[cell]:
+                look = 'stroke-width="2.5"'
+                drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, look))
+            if place.page:
+                parts.append(label(px, py - 4, place.page, 11, SOFT))
+            names = dict.fromkeys(name_of(program) for _, program in programs[cell])
+            say = f"loaded by {', '.join(names)}" if names else "not loaded"
+            unwritten = ", holds nothing" if is_empty else ""
+            parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
+            bottom = max(bottom, py + CELL)
+        return Drawn(parts, bottom + 8)
+
+    return draw
 
 
 def _programs_by_cell(

@@ -102,7 +102,6 @@ class Block:
         lines: more about it, drawn by `pool` below its number on a tint.
         links: what it lights up with; by default blocks of this number.
         say: what is said when it is pointed at; by default `described(block)`.
-        goes: "name=value", the control that a click sets.
     """
 
     number: int | None
@@ -116,7 +115,6 @@ class Block:
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
-    goes: str = ""
 
     @property
     def count(self) -> int:
@@ -219,6 +217,12 @@ def described(block: Block) -> str:
     if block.words:
         said += f": {' '.join(word.text for word in block.words)}"
     return said
+
+
+def _linked(block: Block, drawn: Sequence[str]) -> str:
+    """Return a block as a part that can be pointed at."""
+    links = block.links or (f"b{block.number}",)
+    return draw.linked(links, block.say or described(block), *drawn)
 
 
 def _owners_in_words(block: Block) -> str:
@@ -352,8 +356,7 @@ def _block(block: Block, place: Place, size: int) -> str:
     for i, line in enumerate(block.lines):
         line_base = base + LINE_PITCH * (i + 1)
         drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
-    links = block.links or (f"b{block.number}",)
-    return draw.linked(links, block.say or described(block), *drawn, goes=block.goes)
+    return _linked(block, drawn)
 
 
 def _band(
@@ -425,8 +428,7 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
         if size and any(word.say for word in block.words):
             parts += drawn  # the words can be pointed at, and not the block
             continue
-        links = block.links or (f"b{block.number}",)
-        parts.append(draw.linked(links, block.say or described(block), *drawn, goes=block.goes))
+        parts.append(_linked(block, drawn))
     return parts
 
 

@@ -22,6 +22,7 @@ Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
 WIDTH = 1080  # pixels of a wide drawing
 BELOW = 4  # pixels below an item
 LEGEND_GAP = 20  # pixels between two entries
+LEGEND_LINE = 20  # pixels from line to line
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,13 @@ class Legend:
             width = room + 6 + draw.wide(meaning, 12)
             if x > space.x and x + width > space.x + space.width:
                 x = space.x
-                y += draw.LEGEND_LINE
+                y += LEGEND_LINE
             parts += self._sample(sample, x, y)
             left = x + room + 6
             within = space.x + space.width - left
             parts.append(draw.label(left, y + 12.5, meaning, 12, draw.SOFT, within))
             x += width + LEGEND_GAP
-        return Drawn(parts, y + draw.LEGEND_LINE + BELOW)
+        return Drawn(parts, y + LEGEND_LINE + BELOW)
 
     def _sample(self, sample: Look | Word | str | None, x: float, y: float) -> list[str]:
         if isinstance(sample, Look):
