@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,37 +31,39 @@ def log_axis(axis: Any, ticks: Sequence[float]) -> None:
 def draw_stamps() -> Figure:
     """Draw one request's way in time: what the client stamps, and what the engine does."""
     fig, ax = figure(10, 3.4)
+    above = partial(ax.text, ha="center", va="bottom")
+    below = partial(ax.text, ha="center", va="top")
     sent, admitted, received = 0.6, 3.6, (5.8, 6.6, 7.4, 9.2)
     hop = 0.25  # of the network, one way
-    spans = [
-        (sent + hop, admitted, "queue", outlined(WAITING, "///")),
-        (admitted, received[0] - hop, "prefill", {"facecolor": FIRST}),
+    begun, first, last = sent + hop, received[0] - hop, received[-1] - hop
+    bars = [
+        (begun, admitted, outlined(WAITING, "///")),
+        (admitted, first, {"facecolor": FIRST}),
         *(
-            (start - hop, end - hop, "", {"facecolor": WRITING, "edgecolor": "white"})
+            (start - hop, end - hop, {"facecolor": WRITING, "edgecolor": "white"})
             for start, end in pairwise(received)
         ),
     ]
-    for start, end, _, look in spans:
+    for start, end, look in bars:
         ax.barh(0, end - start, 0.6, left=start, linewidth=1, **look)
-    ax.text((sent + hop + admitted) / 2, -0.5, "queue", ha="center", va="top")
-    ax.text((admitted + received[0] - hop) / 2, -0.5, "prefill", ha="center", va="top")
-    middle = (received[0] + received[-1]) / 2 - hop
-    ax.text(middle, -0.5, "decode steps, one token each", ha="center", va="top")
-    last = (received[-2] + received[-1]) / 2 - hop
+    below((begun + admitted) / 2, -0.5, "queue")
+    below((admitted + first) / 2, -0.5, "prefill")
+    below((first + last) / 2, -0.5, "decode steps, one token each")
     why = "the last one also computes\nanother request's prompt"
-    ax.text(last, -1.2, why, ha="center", va="top", fontsize="small", color=LATE)
+    below((received[-2] + received[-1]) / 2 - hop, -1.2, why, fontsize="small", color=LATE)
     ax.plot([sent, received[-1] + 0.6], [2, 2], color=NEUTRAL, linewidth=1)
-    _arrow(ax, (sent, 2), (sent + hop, 0.3))
-    ax.text(sent, 2.15, "sent", ha="center", va="bottom")
+    _arrow(ax, (sent, 2), (begun, 0.3))
+    above(sent, 2.15, "sent")
     for number, at in enumerate(received, 1):
         _arrow(ax, (at - hop, 0.3), (at, 2))
-        ax.text(at, 2.15, f"token {number}", ha="center", va="bottom", fontsize="small")
-    _span(ax, sent, received[0], 3.0, "time to first token (TTFT)", INK)
-    for start, end in pairwise(received):
-        is_longest = end == received[-1]
-        words = "longest gap" if is_longest else "ITL"
-        _span(ax, start, end, 3.0, words, LATE if is_longest else INK)
-    _span(ax, admitted, received[0] - hop, -1.6, "from admission: without the queue", LATE)
+        above(at, 2.15, f"token {number}", fontsize="small")
+    spans = [(sent, received[0], 3.0, "time to first token (TTFT)", INK)]
+    spans += [(start, end, 3.0, "ITL", INK) for start, end in pairwise(received[:-1])]
+    spans.append((*received[-2:], 3.0, "longest gap", LATE))
+    spans.append((admitted, first, -1.6, "from admission: without the queue", LATE))
+    for start, end, y, words, color in spans:
+        _arrow(ax, (start, y), (end, y), "<->", color)
+        above((start + end) / 2, y + 0.1, words, fontsize="small", color=color)
     ax.set_yticks([0, 2], ["engine", "client"])
     ax.set(xlim=(0, 10), ylim=(-2.4, 3.9), xlabel="time, not to scale")
     ax.set_xticks([])
@@ -68,18 +71,16 @@ def draw_stamps() -> Figure:
     return fig
 
 
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _arrow(
+    ax: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    style: str = "->",
+    color: str = INK,
+) -> None:
     """Draw an arrow between two points."""
-    look = {"arrowstyle": "->", "color": INK, "shrinkA": 0, "shrinkB": 0}
+    look = {"arrowstyle": style, "color": color, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", end, start, arrowprops=look)
-
-
-def _span(ax: Axes, start: float, end: float, y: float, words: str, color: str) -> None:
-    """Draw a double arrow over a time, with words above it."""
-    look = {"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate("", (end, y), (start, y), arrowprops=look)
-    middle = (start + end) / 2
-    ax.text(middle, y + 0.1, words, ha="center", va="bottom", fontsize="small", color=color)
 
 
 def draw_requests(ax: Axes, served: Sequence[Served]) -> None:

@@ -442,11 +442,10 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
     """
     kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
     end = max(span.end for spans in lanes.values() for span in spans)
-    looks = {}
-    for number, kind in enumerate(kinds):
-        color = sequence_color(number)
-        looks[kind] = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
-        ax.bar(0, 0, label=kind, **looks[kind])
+    looks = {
+        kind: outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
+        for number, kind in enumerate(kinds)
+    }
     for y, spans in enumerate(lanes.values()):
         for span in spans:
             width = span.end - span.start
@@ -457,6 +456,8 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
                 color = looks[span.kind]["facecolor"]
                 text.set_color(ink_on(color))
                 text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
+    for kind, look in looks.items():
+        ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(kinds))
