@@ -120,7 +120,7 @@ class Moment:
 
     station: str
     step: int
-    lines: list[str]
+    lines: Sequence[str]
     say: str
     table: list[int]
     words: list[str]
@@ -138,16 +138,11 @@ def journey_of(recording: dict[str, Any], request: str) -> dict[str, Moment]:
         recording: with words, ids and three chances; it begins when the request waits.
         request: its name, "r2".
     """
-    replay = Replay(recording)
-    journey = _Journey(request, recording["block_size"], recording["num_blocks"])
-    journey.arrive(replay)
-    for step in range(1, len(replay)):
-        before = replay.used
-        replay.seek(step)
-        journey.pass_step(replay, recording["num_blocks"] - before)
-        if not replay.sequences[request].is_unfinished:
-            break
-    journey.free(replay)
+    journey = _Journey(Replay(recording), request, recording["block_size"])
+    journey.arrive()
+    while journey.sequence.is_unfinished:
+        journey.pass_step()
+    journey.free()
     return journey.moments
 
 
@@ -155,152 +150,164 @@ def journey_of(recording: dict[str, Any], request: str) -> dict[str, Moment]:
 class _Journey:
     """Notes the moments of a request, one after the other."""
 
+    replay: Replay
     request: str
     size: int
-    num_blocks: int
     moments: dict[str, Moment] = field(default_factory=dict)
     step: int = 0
     table: list[int] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
+    stored: int = 0  # its tokens that have slots
     answer: str = ""
     kept: set[int] = field(default_factory=set)
-    others: set[int] = field(default_factory=set)  # blocks of other sequences
 
-    def note(self, station: str, lines: list[str], **numbers: object) -> None:
-        whose = {
-            **dict.fromkeys(self.kept, "kept"),
-            **dict.fromkeys(self.others, "other"),
-            **dict.fromkeys(self.table, "ours"),
-        }
+    @property
+    def sequence(self) -> SequenceState:
+        """The request's sequence."""
+        return self.replay.sequences[self.request]
+
+    @property
+    def num_blocks(self) -> int:
+        """The blocks of the pool."""
+        return int(self.replay.recording["num_blocks"])
+
+    def note(self, station: str, *lines: str, **numbers: object) -> None:
+        whose = dict.fromkeys(self.kept, "kept")
+        for name, sequence in self.replay.sequences.items():
+            if request_of(name) != self.request:
+                whose |= dict.fromkeys(sequence.blocks, "other")
+        whose |= dict.fromkeys(self.table, "ours")
         moment = Moment(
             station=station,
             step=self.step,
             lines=lines,
             say=STATIONS[station].say.format(**numbers),
-            table=self.table[:],
-            words=self.words[:],
+            table=self.table,
+            words=self.sequence.words[: self.stored],
             answer=self.answer,
             memory=[whose.get(block, "") for block in range(self.num_blocks)],
         )
         self.moments[f"{len(self.moments) + 1} {station}"] = moment
 
-    def arrive(self, replay: Replay) -> None:
+    def arrive(self) -> None:
         """The request waits, and no step has run since it came."""
-        sequence = replay.sequences[self.request]
-        self.kept = set(replay.kept)
-        self.others = self._blocks_of_others(replay)
-        ids = sequence.ids
-        waiting = [s for s in replay.sequences.values() if s.state == "waiting"]
-        lines = [
+        self.kept = set(self.replay.kept)
+        ids = self.sequence.ids
+        waiting = [s for s in self.replay.sequences.values() if s.state == "waiting"]
+        self.note(
+            "arrive",
             f"{len(ids)} token ids:",
             f"{' '.join(map(str, ids[:5]))} …",
             f"in the queue: {len(waiting)}",
-        ]
-        self.note("arrive", lines, tokens=len(ids))
+            tokens=len(ids),
+        )
 
-    def pass_step(self, replay: Replay, free: int) -> None:
-        """One step of the engine, from the scheduler to the reader.
-
-        Args:
-            replay: after the step.
-            free: blocks that were free before it.
-        """
+    def pass_step(self) -> None:
+        """One step of the engine, from the scheduler to the reader."""
+        free = self.num_blocks - self.replay.used
         self.step += 1
-        self.others = self._blocks_of_others(replay)
-        sequence = replay.sequences[self.request]
-        table = replay.now.get("held", {}).get(self.request, sequence.blocks)
-        computed = replay.now["computed"]
+        self.replay.seek(self.step)
+        now = self.replay.now
+        table = now.get("held", {}).get(self.request, self.sequence.blocks)
         if self.step == 1:
-            self._admit(free, len(computed))
-            self._match(replay, sequence, table)
-        start, stop = computed[self.request]
-        self._schedule(sequence, table, start, stop)
-        self._batch(computed)
-        sampled = replay.now["likely"][self.request]
-        self._forward(start, stop, sampled["of"])
-        self.kept = set(replay.kept)
-        self._sample(sampled["tokens"])
-        self._append(sequence, sampled["tokens"][0])
+            self._admit(free)
+            self._match(table)
+        start, stop = now["computed"][self.request]
+        self._schedule(table, start, stop)
+        self._batch()
+        self._forward(start, stop)
+        self.kept = set(self.replay.kept)
+        self._sample()
+        self._append()
 
-    def free(self, replay: Replay) -> None:
+    def free(self) -> None:
         """The answer is complete."""
         gone = self.table
         self.table = []
-        self.words = []
-        lines = [
+        self.stored = 0
+        self.note(
+            "free",
             f"blocks {draw.runs(gone)}",
             f"still cached: {len(self.kept.intersection(gone))}",
-            f"{self.num_blocks - replay.used} of {self.num_blocks} free",
-        ]
-        self.note("free", lines)
+            f"{self.num_blocks - self.replay.used} of {self.num_blocks} free",
+        )
 
-    def _admit(self, free: int, running: int) -> None:
-        lines = [
+    def _admit(self, free: int) -> None:
+        self.note(
+            "admit",
             f"{free} of {self.num_blocks} blocks free",
-            f"other running requests: {running - 1}",
+            f"other running requests: {len(self.replay.now['computed']) - 1}",
             "admitted",
-        ]
-        self.note("admit", lines)
+        )
 
-    def _match(self, replay: Replay, sequence: SequenceState, table: list[int]) -> None:
+    def _match(self, table: list[int]) -> None:
         """The blocks of the prompt that the prefix cache found."""
-        found = replay.now["admitted"][self.request]
-        self.table = table[: found // self.size]
-        self.words = _plain(sequence.words[:found])
-        lines = [
+        prompt = self.sequence.prompt
+        self.stored = self.replay.now["admitted"][self.request]
+        self.table = table[: self.stored // self.size]
+        self.note(
+            "match",
             f"blocks {', '.join(map(str, self.table)) or 'none'}",
-            f"hold its first {found} tokens",
-            f"to compute: {sequence.prompt - found} of {sequence.prompt}",
-        ]
-        self.note("match", lines, found=found)
+            f"hold its first {self.stored} tokens",
+            f"to compute: {prompt - self.stored} of {prompt}",
+            found=self.stored,
+        )
 
-    def _schedule(self, sequence: SequenceState, table: list[int], start: int, stop: int) -> None:
+    def _schedule(self, table: list[int], start: int, stop: int) -> None:
         new = table[len(self.table) :]
         touched = table[start // self.size : blocks_for(stop, self.size)]
         self.table = table
-        self.words = _plain(sequence.words[:stop])
-        lines = [
+        self.stored = stop
+        number = stop - start
+        self.note(
+            "schedule",
             f"its {_counted('token', range(start, stop))}",
             f"new: {_counted('block', new)}" if new else "no new block",
             self._slots_in_words(start, stop),
             f"of {_counted('block', touched)} in its table",
-        ]
-        number = stop - start
-        slots_for = f"{number} tokens get slots" if number > 1 else "1 token gets a slot"
-        self.note("schedule", lines, slots_for=slots_for, size=self.size)
+            slots_for=f"{number} tokens get slots" if number > 1 else "1 token gets a slot",
+            size=self.size,
+        )
 
-    def _batch(self, computed: dict[str, list[int]]) -> None:
+    def _batch(self) -> None:
         """The chunks of all sequences, in one row."""
-        number = sum(stop - start for start, stop in computed.values())
-        lines = [f"{number} token{'s' if number > 1 else ''} in a row"]
-        for name, (start, stop) in computed.items():
-            lines.append(
-                f"{stop - start} of {'this request' if name == self.request else 'another'}"
-            )
-        self.note("batch", lines)
+        chunks = []
+        number = 0
+        for name, (start, stop) in self.replay.now["computed"].items():
+            number += stop - start
+            whose = "this request" if name == self.request else "another"
+            chunks.append(f"{stop - start} of {whose}")
+        self.note("batch", f"{number} token{'s' if number > 1 else ''} in a row", *chunks)
 
-    def _forward(self, start: int, stop: int, vocabulary: int) -> None:
-        lines = [
+    def _forward(self, start: int, stop: int) -> None:
+        self.note(
+            "forward",
             f"writes {self._slots_in_words(start, stop)}",
             f"reads blocks {draw.runs(self.table)}",
-            f"out: {vocabulary:,} scores",
-        ]
-        self.note("forward", lines)
+            f"out: {self.replay.now['likely'][self.request]['of']:,} scores",
+        )
 
-    def _sample(self, tokens: list[Any]) -> None:
+    def _sample(self) -> None:
         """The token that was sampled, and others that were likely."""
-        shares = [f"{draw.plain(word)!r} {chance:.0%}" for _, word, chance in tokens]
-        lines = [f"sampled: {shares[0]}"]
-        for share in shares[1:]:
-            lines.append(f"    not: {share}")
+        tokens = self.replay.now["likely"][self.request]["tokens"]
+        sampled, *others = (f"{draw.plain(word)!r} {chance:.0%}" for _, word, chance in tokens)
         token, word, chance = tokens[0]
-        self.note("sample", lines, word=draw.plain(word), id=token, chance=chance)
+        self.note(
+            "sample",
+            f"sampled: {sampled}",
+            *(f"    not: {other}" for other in others),
+            word=draw.plain(word),
+            id=token,
+            chance=chance,
+        )
 
-    def _append(self, sequence: SequenceState, sampled: list[Any]) -> None:
-        self.answer = "".join(sequence.new_words).strip()
-        more = "its slot: next step" if sequence.is_unfinished else "the last token"
-        lines = [f"+ {draw.plain(sampled[1])!r}", f"{len(sequence.ids)} tokens now", more]
-        self.note("append", lines)
+    def _append(self) -> None:
+        self.answer = "".join(self.sequence.new_words).strip()
+        self.note(
+            "append",
+            f"+ {draw.plain(self.sequence.new_words[-1])!r}",
+            f"{len(self.sequence.ids)} tokens now",
+            "its slot: next step" if self.sequence.is_unfinished else "the last token",
+        )
 
     def _slots_in_words(self, start: int, stop: int) -> str:
         """The slots of its tokens start, ..., stop - 1."""
@@ -310,22 +317,10 @@ class _Journey:
             slots.append(self.table[entry] * self.size + offset)
         return _counted("slot", slots)
 
-    def _blocks_of_others(self, replay: Replay) -> set[int]:
-        """The blocks of other requests' sequences."""
-        blocks = set()
-        for name, sequence in replay.sequences.items():
-            if request_of(name) != self.request:
-                blocks.update(sequence.blocks)
-        return blocks
-
 
 def _counted(what: str, numbers: Sequence[int]) -> str:
     """Numbers with the name of what they count: "slot 29", "slots 29-31"."""
     return f"{what}{'s' if len(numbers) > 1 else ''} {draw.runs(numbers)}"
-
-
-def _plain(words: list[str]) -> list[str]:
-    return [draw.plain(word) for word in words]
 
 
 # From moments to a drawing ------------------------------------------------------------------------
@@ -396,7 +391,7 @@ class _Stations:
             place = grid.cell(number) if number < 5 else second.cell(9 - number)
             x, y, *_ = place
             held = self.last.get(name)
-            lines = held.lines[:4] if held else ["…"]
+            lines = held.lines[:4] if held else ("…",)
             color = draw.INK if name == self.now.station else draw.SOFT
             drawn = [
                 draw.label(x + 10, y + 20, name, 14, look=draw.BOLD),
@@ -440,7 +435,7 @@ class _Stations:
         return draw.linked([f"s-{name}"], said, ground, *drawn, goes=f"moment={self.goes[name]}")
 
 
-def _lines(lines: list[str], place: draw.Place, base: float, color: str) -> list[str]:
+def _lines(lines: Sequence[str], place: draw.Place, base: float, color: str) -> list[str]:
     """What a station shows, line by line."""
     left, within = place.x + 10, place.width - 20
     return [
@@ -493,7 +488,9 @@ def _table(now: Moment, size: int, most: int) -> flow.Item:
     for entry, number in enumerate(now.table):
         words = now.words[entry * size : (entry + 1) * size]
         owner = draw.Owner("", OURS, len(words) / size)
-        blocks.append(draw.Block(number, (owner,), words=tuple(map(draw.Word, words))))
+        blocks.append(
+            draw.Block(number, (owner,), words=tuple(draw.Word(draw.plain(word)) for word in words))
+        )
     in_a_row = max(6, most)
     return flow.Blocks(blocks, (in_a_row, 2), height=(26, 24), most=most, without="no block")
 
