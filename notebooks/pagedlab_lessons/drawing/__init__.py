@@ -14,6 +14,8 @@ This is the only Python code that draws a block, a block table or a row of token
 what drawings are made of, `lessons.colors` the looks.
 """
 
+# ruff: noqa: F401 - these names are the package's
+
 from pagedlab_lessons.drawing.blocks import (
     HALO,
     Block,
@@ -53,41 +55,3 @@ from pagedlab_lessons.drawing.elements import (
     svg,
     wide,
 )
-
-__all__ = [
-    "BAD",
-    "BOLD",
-    "CARD",
-    "HALO",
-    "INK",
-    "LINE",
-    "NARROW",
-    "SOFT",
-    "STRUCK",
-    "WRONG",
-    "Block",
-    "Drawing",
-    "Grid",
-    "Owner",
-    "Place",
-    "Run",
-    "Strip",
-    "Table",
-    "Word",
-    "blocks_of",
-    "box",
-    "described",
-    "fill",
-    "label",
-    "linked",
-    "narrow_svg",
-    "plain",
-    "pool",
-    "rows",
-    "runs",
-    "shape",
-    "shortened",
-    "slots",
-    "svg",
-    "wide",
-]

@@ -1,7 +1,8 @@
 """Blocks, words in their slots, and rows of tokens."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import CACHED, FREE, LOST, Look
@@ -163,14 +164,6 @@ class Table:
         return self.words[entry * size : min(self.tokens, (entry + 1) * size)]
 
 
-@dataclass
-class _Found:
-    """The owners and words of a block, from the tables."""
-
-    owners: list[Owner] = field(default_factory=list)
-    words: tuple[Word, ...] = ()
-
-
 def blocks_of(
     tables: Iterable[Table],
     num_blocks: int,
@@ -188,27 +181,23 @@ def blocks_of(
         cached: blocks whose contents are kept.
         counts: the reference count of each block; by default the number of tables that list it.
     """
-    found: dict[int, _Found] = {}
+    owners = defaultdict[int, list[Owner]](list)
+    words = defaultdict[int, Sequence[str]](list)  # of the table that has most of the block's
     for table in tables:
         for entry, number in enumerate(table.blocks):
-            if number is None:
-                continue
-            of_block = found.setdefault(number, _Found())
-            of_block.owners.append(Owner(table.name, table.look, table.filled(entry, size)))
-            words = tuple(Word(draw.plain(word)) for word in table.words_in(entry, size))
-            of_block.words = max(of_block.words, words, key=len)
-    blocks = []
-    for number in range(num_blocks):
-        of_block = found.get(number, _Found())
-        block = Block(
-            number=number,
-            owners=tuple(of_block.owners),
+            if number is not None:
+                owners[number].append(Owner(table.name, table.look, table.filled(entry, size)))
+                words[number] = max(words[number], table.words_in(entry, size), key=len)
+    return [
+        Block(
+            number,
+            tuple(owners[number]),
             references=counts[number] if counts is not None else None,
             is_cached=number in cached,
-            words=of_block.words,
+            words=tuple(Word(draw.plain(word)) for word in words[number]),
         )
-        blocks.append(block)
-    return blocks
+        for number in range(num_blocks)
+    ]
 
 
 def described(block: Block) -> str:

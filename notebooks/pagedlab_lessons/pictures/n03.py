@@ -80,8 +80,9 @@ class _TwoStories:
         self.stories = stories
         self.right = right
         self.block_size = block_size
-        self.length = min(len(places) for _, places in stories)
-        self.held = self._memory()
+        self.held: dict[int, str] = {}  # the token in each slot after both have written
+        for writes in zip(*(zip(*story[::-1], strict=True) for story in stories), strict=False):
+            self.held.update(writes)
         self.tables = [
             list(dict.fromkeys(slot // block_size for slot in places)) for _, places in stories
         ]
@@ -92,14 +93,6 @@ class _TwoStories:
             for token, slot in zip(tokens, places, strict=True)
             if self.held[slot] != token
         }
-
-    def _memory(self) -> dict[int, str]:
-        """Return the token in each slot after both stories have written."""
-        held = {}
-        for position in range(self.length):
-            for tokens, places in self.stories:
-                held[places[position]] = tokens[position]
-        return held
 
     def draw(self) -> Drawing:
         headline, more = self._headline()
@@ -218,8 +211,8 @@ class _TwoStories:
         others = self._readable_words(1 - me)
         taken = set[int]()
         for word in _words(self.stories[me][0]):
-            written_at = others.get(word.text, self.length)
-            if word.text not in own and written_at <= word.tokens[0]:
+            first = word.tokens[0]
+            if word.text not in own and others.get(word.text, first + 1) <= first:
                 taken.update(word.tokens)
         return taken
 

@@ -68,15 +68,12 @@ def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[
     """
     lines = [list(range(width))]
     for step_parents in parents:
-        line_of_beam: dict[int, int] = {}
+        heirs: dict[int, int] = {}  # of each line that goes on, the beam that continues it
         for beam, parent in enumerate(step_parents):
-            line = lines[-1][parent]
-            if line not in line_of_beam.values():
-                line_of_beam[beam] = line
-        dropped = (line for line in range(width) if line not in line_of_beam.values())
-        restarted = [beam for beam in range(width) if beam not in line_of_beam]
-        line_of_beam |= dict(zip(restarted, list(dropped), strict=True))
-        lines.append([line_of_beam[beam] for beam in range(width)])
+            heirs.setdefault(lines[-1][parent], beam)
+        line_of = {beam: line for line, beam in heirs.items()}
+        dropped = iter([line for line in range(width) if line not in heirs])
+        lines.append([line_of[beam] if beam in line_of else next(dropped) for beam in range(width)])
     return lines
 
 
