@@ -77,7 +77,7 @@ def stack(items: Sequence[Item], space: Space) -> Drawn:
 def page(
     headline: str,
     *items: Item,
-    more: str = "",
+    more: str | None = None,
     name: str = "",
     width: float = WIDTH,
     shown_width: float | None = None,
@@ -88,7 +88,7 @@ def page(
     Args:
         headline: says what is seen.
         items: from top to bottom.
-        more: a second line.
+        more: a second line; with "" its room stays empty.
         name: of the wide drawing; by default, and for the narrow one, headline and second line.
         width: of the wide drawing, in pixels.
         shown_width: its width on a page, if it is smaller.
@@ -97,8 +97,8 @@ def page(
     parts = [draw.label(0, 16, headline, 15, color, width, draw.BOLD)]
     if more:
         parts.append(draw.label(0, 37, more, 14, within=width))
-    drawn = stack(items, Space(0, 48 if more else 26, width, is_narrow=False))
-    seen = f"{headline} {more}".strip()
+    drawn = stack(items, Space(0, 26 if more is None else 48, width, is_narrow=False))
+    seen = f"{headline} {more or ''}".strip()
     wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
     return draw.Drawing(wide, draw.narrow_svg(narrow.bottom, narrow.parts, seen, color))
@@ -145,7 +145,7 @@ class Text:
             size_of_tail = 12 - space.is_narrow
             place = (space.x + left, y - 0.35 * size)
             parts.append(draw.label(*place, tail, size_of_tail, draw.SOFT, space.width - left))
-        return Drawn(parts, y + 2)
+        return Drawn(parts, y + BELOW)
 
 
 def title(text: Both[str], tail: Both[str] = "", above: Both[float] = 6) -> Text:
