@@ -27,7 +27,7 @@ import torch
 
 from pagedlab.arguments import one_of
 from pagedlab.shipped import benchmark, results
-from pagedlab_lessons.colors import NEUTRAL, Look, ink_on, sequence_color
+from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
@@ -139,19 +139,19 @@ class Bars:
         x = space.x + names
         unit = (space.width - names - space.of(self.room)) / max(self.line, *self.values.values())
         end = x + unit * self.line
-        parts = []
+        pitch = space.pick(26, 18)
         y = space.y + 12
+        line = f"M{end:.1f} {space.y + 4:.0f}V{y + pitch * len(self.values):.0f}"
+        parts = [f'<path d="{line}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>']
         for name in self.values:
-            place = Place(x, y, names, space.pick(18, 15))
-            parts.append(self._bar(name, space.of(self.shown[name]), place, unit, end))
-            y += space.pick(26, 18)
-        look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
-        parts.append(f'<path d="M{end:.1f} {space.y + 4:.0f}V{y:.0f}" {look}/>')
+            place = Place(x, y, names, pitch - space.pick(8, 3))
+            parts.append(self._bar(name, space.of(self.shown[name]), place, unit))
+            y += pitch
         left = min(end, space.x + space.width) - wide(self.line_says, 12)
         parts.append(label(left, y + 14, self.line_says, 12, SOFT))
         return Drawn(parts, y + 22)
 
-    def _bar(self, name: str, shown: str, place: Place, unit: float, end: float) -> str:
+    def _bar(self, name: str, shown: str, place: Place, unit: float) -> str:
         """Draw a bar with its name and what is written after it."""
         x, y, names, height = place
         base = y + height / 2 + 4.5
@@ -161,16 +161,11 @@ class Bars:
         color, share = _look_of_rung(name, self.now)
         look = BOLD if name == self.now else ""
         bar = unit * self.values[name]
-        left = x + bar + 5
-        ink = INK
-        if left < end < left + wide(shown, 12) and bar > wide(shown, 12):  # it would cross the line
-            left -= wide(shown, 12) + 10
-            ink = ink_on(color)
         drawn = [
             box(x - names, y, names + bar, height, LINE, 0),  # the whole row can be pointed at
             box(x, y, bar, height, color, share, color),
             label(x - names, base, name, 12, INK, names - 8, look),
-            label(left, base, shown, 12, ink, 0, look),
+            label(x + bar + 5, base, shown, 12, look=f"{look};{HALO}"),
         ]
         return linked([name], self.said[name], *drawn) if self.said else "".join(drawn)
 
