@@ -21,6 +21,7 @@ Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
 
 WIDTH = 1080  # pixels of a wide drawing
 BELOW = 4  # pixels below an item
+BETWEEN = 24  # pixels between two columns
 LEGEND_GAP = 20  # pixels between two entries
 LEGEND_LINE = 20  # pixels from line to line
 
@@ -169,12 +170,10 @@ class Legend:
 
     Args:
         entries: samples and their meanings.
-        color: of the words' slots.
         above: pixels above it.
     """
 
     entries: Both[Sequence[Entry]]
-    color: str = SEQUENCE_COLORS[0]
     above: Both[float] = 0
 
     def __call__(self, space: Space) -> Drawn:
@@ -197,7 +196,7 @@ class Legend:
         if isinstance(sample, Look):
             return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
         if isinstance(sample, Word):
-            return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), self.color)
+            return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
         if sample is None:
             return [draw.box(x, y + 1, 20, 14, edge=draw.SOFT, look='stroke-dasharray="4 3"')]
         return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
@@ -311,23 +310,21 @@ class Beside:
     Args:
         columns: the items of each column.
         shares: of the width, one a column; by default they are equal.
-        gap: pixels between columns.
     """
 
     columns: Sequence[Sequence[Item]]
     shares: Sequence[float] = ()
-    gap: float = 24
 
     def __call__(self, space: Space) -> Drawn:
         if space.is_narrow:
             return stack([item for column in self.columns for item in column], space)
         shares = self.shares or len(self.columns) * [1 / len(self.columns)]
-        room = space.width - self.gap * (len(self.columns) - 1)
+        room = space.width - BETWEEN * (len(self.columns) - 1)
         parts = []
         bottom = x = 0.0
         for column, share in zip(self.columns, shares, strict=True):
             drawn = stack(column, replace(space, x=space.x + x, width=share * room))
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
-            x += share * room + self.gap
+            x += share * room + BETWEEN
         return Drawn(parts, bottom)
