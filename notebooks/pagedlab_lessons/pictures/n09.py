@@ -189,7 +189,7 @@ class _Lane:
         drawn += self._bar(Run(0, waits, FREE, LINE), place)
         drawn += self._bar(Run(waits, end, look), place)
         if place.unit * min(waits, self.step) > 40:
-            drawn.append(label(x + 6, top + 9.5, "waits", 10.5, SOFT))
+            drawn.append(label(x + 6, top + 9.5, "waits", 11, SOFT))
         say = (
             f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step "
             f"{end}"
