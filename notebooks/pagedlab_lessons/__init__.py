@@ -12,16 +12,10 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     ladder          the road to the kernel in seven rungs                    07
     tracer          which slots each program loads                           07
     timeline        what each request did in every step                      09
-    draft_film      drafts, accepted and rejected                            12
-    journey         one request followed through the engine                  10
-    two_pools       one block table and two pools                            11
     watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
-    memory_map      one small memory, step by step                           01
-    pictures        the opening pictures of the notebooks                    01-05, 08, 09
-    races           the opening pictures of two notebooks                    08, 09
+    pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13
     drawing         blocks, words in slots, rows of tokens: what every picture is drawn with
-    rung_reasons    why each rung of the ladder may be faster                07
     plots           figures
     figure_words    what is seen of a figure, in words
     colors          the palette of figures and widgets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from pagedlab_lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.measuring import OURS, TIE, Compared, Run, Served
-from pagedlab_lessons.plots import LATE, figure, outlined
+from pagedlab_lessons.plots import LATE, figure, outlined, stack
 
 WAITING, FIRST, WRITING = SEQUENCE_COLORS[1], SEQUENCE_COLORS[2], SEQUENCE_COLORS[0]
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
@@ -30,37 +31,39 @@ def log_axis(axis: Any, ticks: Sequence[float]) -> None:
 def draw_stamps() -> Figure:
     """Draw one request's way in time: what the client stamps, and what the engine does."""
     fig, ax = figure(10, 3.4)
+    above = partial(ax.text, ha="center", va="bottom")
+    below = partial(ax.text, ha="center", va="top")
     sent, admitted, received = 0.6, 3.6, (5.8, 6.6, 7.4, 9.2)
     hop = 0.25  # of the network, one way
-    spans = [
-        (sent + hop, admitted, "queue", outlined(WAITING, "///")),
-        (admitted, received[0] - hop, "prefill", {"facecolor": FIRST}),
+    begun, first, last = sent + hop, received[0] - hop, received[-1] - hop
+    bars = [
+        (begun, admitted, outlined(WAITING, "///")),
+        (admitted, first, {"facecolor": FIRST}),
         *(
-            (start - hop, end - hop, "", {"facecolor": WRITING, "edgecolor": "white"})
+            (start - hop, end - hop, {"facecolor": WRITING, "edgecolor": "white"})
             for start, end in pairwise(received)
         ),
     ]
-    for start, end, _, look in spans:
+    for start, end, look in bars:
         ax.barh(0, end - start, 0.6, left=start, linewidth=1, **look)
-    ax.text((sent + hop + admitted) / 2, -0.5, "queue", ha="center", va="top")
-    ax.text((admitted + received[0] - hop) / 2, -0.5, "prefill", ha="center", va="top")
-    middle = (received[0] + received[-1]) / 2 - hop
-    ax.text(middle, -0.5, "decode steps, one token each", ha="center", va="top")
-    last = (received[-2] + received[-1]) / 2 - hop
+    below((begun + admitted) / 2, -0.5, "queue")
+    below((admitted + first) / 2, -0.5, "prefill")
+    below((first + last) / 2, -0.5, "decode steps, one token each")
     why = "the last one also computes\nanother request's prompt"
-    ax.text(last, -1.2, why, ha="center", va="top", fontsize="small", color=LATE)
+    below((received[-2] + received[-1]) / 2 - hop, -1.2, why, fontsize="small", color=LATE)
     ax.plot([sent, received[-1] + 0.6], [2, 2], color=NEUTRAL, linewidth=1)
-    _arrow(ax, (sent, 2), (sent + hop, 0.3))
-    ax.text(sent, 2.15, "sent", ha="center", va="bottom")
+    _arrow(ax, (sent, 2), (begun, 0.3))
+    above(sent, 2.15, "sent")
     for number, at in enumerate(received, 1):
         _arrow(ax, (at - hop, 0.3), (at, 2))
-        ax.text(at, 2.15, f"token {number}", ha="center", va="bottom", fontsize="small")
-    _span(ax, sent, received[0], 3.0, "time to first token (TTFT)", INK)
-    for start, end in pairwise(received):
-        is_longest = end == received[-1]
-        words = "longest gap" if is_longest else "ITL"
-        _span(ax, start, end, 3.0, words, LATE if is_longest else INK)
-    _span(ax, admitted, received[0] - hop, -1.6, "from admission: without the queue", LATE)
+        above(at, 2.15, f"token {number}", fontsize="small")
+    spans = [(sent, received[0], 3.0, "time to first token (TTFT)", INK)]
+    spans += [(start, end, 3.0, "ITL", INK) for start, end in pairwise(received[:-1])]
+    spans.append((*received[-2:], 3.0, "longest gap", LATE))
+    spans.append((admitted, first, -1.6, "from admission: without the queue", LATE))
+    for start, end, y, words, color in spans:
+        _arrow(ax, (start, y), (end, y), "<->", color)
+        above((start + end) / 2, y + 0.1, words, fontsize="small", color=color)
     ax.set_yticks([0, 2], ["engine", "client"])
     ax.set(xlim=(0, 10), ylim=(-2.4, 3.9), xlabel="time, not to scale")
     ax.set_xticks([])
@@ -68,18 +71,16 @@ def draw_stamps() -> Figure:
     return fig
 
 
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _arrow(
+    ax: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    style: str = "->",
+    color: str = INK,
+) -> None:
     """Draw an arrow between two points."""
-    look = {"arrowstyle": "->", "color": INK, "shrinkA": 0, "shrinkB": 0}
+    look = {"arrowstyle": style, "color": color, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", end, start, arrowprops=look)
-
-
-def _span(ax: Axes, start: float, end: float, y: float, words: str, color: str) -> None:
-    """Draw a double arrow over a time, with words above it."""
-    look = {"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate("", (end, y), (start, y), arrowprops=look)
-    middle = (start + end) / 2
-    ax.text(middle, y + 0.1, words, ha="center", va="bottom", fontsize="small", color=color)
 
 
 def draw_requests(ax: Axes, served: Sequence[Served]) -> None:
@@ -103,13 +104,21 @@ def draw_curve(
     ax: Axes, rates: Sequence[float], curves: Mapping[str, Sequence[float]], here: float
 ) -> None:
     """Milliseconds to the first token against requests a second, and a mark at one rate."""
-    for (name, seconds), line in zip(curves.items(), ("-", "--"), strict=False):
-        ax.plot(rates, [1000 * s for s in seconds], line, marker="o", label=name)
+    _lines(ax, rates, {name: [1000 * s for s in seconds] for name, seconds in curves.items()})
     ax.axvline(here, color=LATE, linestyle=":", label="this rate")
-    ax.set(yscale="log", xlabel="requests/s", ylabel="time to first token (ms)", ylim=(1, 20_000))
+    ax.set(xlabel="requests/s", ylabel="time to first token (ms)")
     ax.set_xticks(rates)
-    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
     ax.legend(loc="upper left", fontsize="small")
+
+
+def _lines(
+    ax: Axes, rates: Sequence[float], lines: Mapping[str, Sequence[float]], marks: str = "oo"
+) -> None:
+    """Draw two lines against the rate, over a logarithmic axis from 1 to 20,000."""
+    for (name, values), look, mark in zip(lines.items(), ("-", "--"), marks, strict=False):
+        ax.plot(rates, values, look, marker=mark, label=name)
+    ax.set(yscale="log", ylim=(1, 20_000))
+    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
 
 
 def draw_measured(
@@ -129,10 +138,8 @@ def draw_measured(
     rates = [100 * share for share in shares]
     fig, axes = figure(11, 3.2, ncols=3)
     for ax, (title, lines) in zip(axes[:2], latencies.items(), strict=True):
-        for (name, values), line in zip(lines.items(), ("-", "--"), strict=True):
-            ax.plot(rates, values, line, marker="o", label=name)
-        ax.set(yscale="log", title=title, ylabel="milliseconds", ylim=(1, 20_000))
-        log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
+        _lines(ax, rates, lines)
+        ax.set(title=title, ylabel="milliseconds")
         ax.legend(loc="upper left", fontsize="small", ncols=2)
     sent = [capacity * share for share in shares]
     axes[2].plot(rates, sent, ":", color=NEUTRAL, label="sent")
@@ -289,21 +296,11 @@ def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> Non
         ax: the axes.
         engines: by name, milliseconds by group, in the order of the bar's parts.
     """
-    names = list(engines)
-    lefts = dict.fromkeys(names, 0.0)
     groups = list(dict.fromkeys(group for parts in engines.values() for group in parts))
-    for i, group in enumerate(groups):
-        waits = group == groups[-1]
-        color = NEUTRAL if waits else SEQUENCE_COLORS[i]
-        look = outlined(color, "...") if waits else {"facecolor": color}
-        widths = [engines[name].get(group, 0.0) for name in names]
-        left = [lefts[name] for name in names]
-        ax.barh(range(len(names)), widths, 0.6, left=left, label=group, **look)
-        for name, width in zip(names, widths, strict=True):
-            lefts[name] += width
-    for y, name in enumerate(names):
-        ax.text(lefts[name], y, f" {lefts[name]:.2f} ms", va="center")
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(lefts.values())))
-    ax.invert_yaxis()
+    looks = {group: {"facecolor": SEQUENCE_COLORS[i]} for i, group in enumerate(groups[:-1])}
+    stack(ax, engines, {**looks, groups[-1]: outlined(NEUTRAL, "...")}, linewidth=1)
+    sums = [sum(parts.values()) for parts in engines.values()]
+    for y, milliseconds in enumerate(sums):
+        ax.text(milliseconds, y, f" {milliseconds:.2f} ms", va="center")
+    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(sums)))
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")

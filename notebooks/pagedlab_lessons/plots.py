@@ -162,11 +162,12 @@ class _StyledFigure(Figure):
         display(picture, metadata=metadata, raw=True)
 
 
-def _stack(
+def stack(
     ax: Axes, rows: Mapping[str, Mapping[str, float]], looks: Mapping[str, Any], linewidth: float
 ) -> None:
-    """A bar a row, the first on top, of parts in the order of `looks`; what no row has is not in
-    the legend.
+    """Draw a bar a row, the first on top, of parts in the order of `looks`.
+
+    What no row has is not in the legend.
     """
     left = np.zeros(len(rows))
     for part, look in looks.items():
@@ -194,7 +195,7 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
         name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()
     }
     percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
-    _stack(ax, percent, KIND_LOOKS, linewidth=1)
+    stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
 
@@ -405,7 +406,7 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
         rows[name] = step["ms by group"] | {"the GPU waits": max(0.0, wall - busy)}
         ax.text(wall, y, f" {wall:.1f} ms, busy {busy / wall:.0%}", va="center")
-    _stack(ax, rows, looks | {"the GPU waits": outlined(NEUTRAL, "...")}, linewidth=0.5)
+    stack(ax, rows, looks | {"the GPU waits": outlined(NEUTRAL, "...")}, linewidth=0.5)
     ax.axvline(floor_ms, linestyle=":", color=LATE, label=f"floor, {floor_ms:.2f} ms")
     ax.set(
         xlabel="milliseconds of a step",
@@ -441,19 +442,21 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
     """
     kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
     end = max(span.end for spans in lanes.values() for span in spans)
+    looks = {
+        kind: outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
+        for number, kind in enumerate(kinds)
+    }
     for y, spans in enumerate(lanes.values()):
         for span in spans:
-            number = kinds.index(span.kind)
-            color = sequence_color(number)
-            look = outlined(NEUTRAL, sequence_hatch(number), facecolor=color)
-            ax.barh(y, span.end - span.start, 0.7, left=span.start, linewidth=0.5, **look)
-            if span.label and span.end - span.start > 0.02 * end * len(span.label):
+            width = span.end - span.start
+            ax.barh(y, width, 0.7, left=span.start, linewidth=0.5, **looks[span.kind])
+            if span.label and width > 0.02 * end * len(span.label):
                 place = ((span.start + span.end) / 2, y)
                 text = ax.text(*place, span.label, ha="center", va="center", fontsize="small")
+                color = looks[span.kind]["facecolor"]
                 text.set_color(ink_on(color))
                 text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
-    for number, kind in enumerate(kinds):
-        look = outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
+    for kind, look in looks.items():
         ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))

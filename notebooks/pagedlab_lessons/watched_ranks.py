@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pagedlab.recipes.ranks import TensorParallelLLM
-from pagedlab_lessons.two_pools import LAYER
+from pagedlab_lessons.pictures.n11 import LAYER
 
 
 class WatchedRanks(TensorParallelLLM):

@@ -16,7 +16,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,32 +27,44 @@ import torch
 
 from pagedlab.arguments import one_of
 from pagedlab.shipped import benchmark, results
-from pagedlab_lessons.colors import NEUTRAL, Look, ink_on, sequence_color
+from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
     HALO,
     INK,
     LINE,
-    NARROW,
     SOFT,
     WRONG,
     Drawing,
+    Place,
     Run,
     Strip,
     box,
     label,
     linked,
-    narrow_svg,
     rows,
     svg,
     wide,
 )
-from pagedlab_lessons.rung_reasons import NARROW_REASON, draw_narrow_reason, draw_reason
+from pagedlab_lessons.drawing.flow import (
+    WIDTH,
+    Beside,
+    Both,
+    Drawn,
+    Item,
+    Space,
+    Text,
+    grid_in,
+    note,
+    page,
+    stack,
+    title,
+)
 
 if TYPE_CHECKING:
     from pagedlab_lessons.fence import Access
-    from pagedlab_lessons.tracer import Batch, Trace
+    from pagedlab_lessons.tracer import Trace
 
 SHAPES = {
     "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
@@ -67,6 +80,17 @@ RUNGS = {  # of pagedlab_lessons.ladder, and which of the tracer's shows its loa
     "5 more in flight": "3 heads share a load",
     "6 fewer warps": "3 heads share a load",
     "7 splits and their merge": "7 four splits",
+}
+CHANGES = {  # what each rung changes, and what that does
+    "1 one page at a time": "A tile is one page: much waiting for few keys.",
+    "2 a tile of several pages": "A tile is two pages: twice the keys in one wait.",
+    "3 heads share a load": "Each key is loaded once for all heads, by a quarter of the programs.",
+    "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
+    "5 more in flight": "Two tiles are loaded ahead instead of one.",
+    "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
+    "7 splits and their merge": (
+        "Several programs share a sequence; a merge follows. Tiles of 64 (above: 32)."
+    ),
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
 PEERS = {
@@ -87,81 +111,82 @@ def recorded() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Where a ladder is drawn, in pixels.
+class Bars:
+    """A bar for each kernel, and a dotted line that they are compared with.
 
     Args:
-        left: the left edge.
-        width: of names and bars.
-        row: from bar to bar.
-        names: of the names.
-        font: size of all letters.
-        bar: height of a bar.
+        values: by name.
+        shown: what is written after each bar.
+        line: the value of the line.
+        line_says: what it is.
+        room: pixels for what is written.
+        now: the name to mark.
+        hidden: names whose value is shown as a question mark.
+        said: what is said of a bar that is pointed at.
     """
 
-    left: float = 640
-    width: float = 440
-    row: int = 26
-    names: int = 184
-    font: int = 12
-    bar: int = 18
+    values: dict[str, float]
+    shown: dict[str, Both[str]]
+    line: float
+    line_says: str
+    room: Both[float] = 50
+    now: str = ""
+    hidden: Collection[str] = ()
+    said: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, space: Space) -> Drawn:
+        names = space.pick(184, 172)
+        x = space.x + names
+        unit = (space.width - names - space.of(self.room)) / max(self.line, *self.values.values())
+        end = x + unit * self.line
+        pitch = space.pick(26, 18)
+        y = space.y + 12
+        line = f"M{end:.1f} {space.y + 4:.0f}V{y + pitch * len(self.values):.0f}"
+        parts = [f'<path d="{line}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>']
+        for name in self.values:
+            place = Place(x, y, names, pitch - space.pick(8, 3))
+            parts.append(self._bar(name, space.of(self.shown[name]), place, unit))
+            y += pitch
+        left = min(end, space.x + space.width) - wide(self.line_says, 12)
+        parts.append(label(left, y + 14, self.line_says, 12, SOFT))
+        return Drawn(parts, y + 22)
+
+    def _bar(self, name: str, shown: str, place: Place, unit: float) -> str:
+        """Draw a bar with its name and what is written after it."""
+        x, y, names, height = place
+        base = y + height / 2 + 4.5
+        if name in self.hidden:
+            title = label(x - names, base, name, 12, SOFT, names - 8)
+            return title + label(x + 5, base, "?", 12, SOFT)
+        color, share = _look_of_rung(name, self.now)
+        look = BOLD if name == self.now else ""
+        bar = unit * self.values[name]
+        drawn = [
+            box(x - names, y, names + bar, height, LINE, 0),  # the whole row can be pointed at
+            box(x, y, bar, height, color, share, color),
+            label(x - names, base, name, 12, INK, names - 8, look),
+            label(x + bar + 5, base, shown, 12, look=f"{look};{HALO}"),
+        ]
+        return linked([name], self.said[name], *drawn) if self.said else "".join(drawn)
 
 
-WIDE_LADDER = Ladder()
-NARROW_LADDER = Ladder(left=0, width=NARROW, row=18, names=172, font=11, bar=15)
-
-
-def draw_ladder(
-    speeds: dict[str, float],
-    copy: float,
-    now: str = "",
-    top: float = 40,
-    hidden: Collection[str] = (),
-    place: Ladder = WIDE_LADDER,
-) -> list[str]:
-    """Draw a bar for each kernel, and the speed of a copy as a dotted line.
+def ladder(
+    speeds: dict[str, float], copy: float, now: str = "", hidden: Collection[str] = ()
+) -> Bars:
+    """Return a bar for each kernel, and the speed of a copy as a dotted line.
 
     Args:
         speeds: GB/s by name.
         copy: GB/s of a copy.
         now: the name to mark.
-        top: in pixels.
         hidden: names whose speed is shown as a question mark.
-        place: where it is, from `top` down.
     """
-    left, font = place.left, place.font
-    x = left + place.names
-    pitch = (place.width - place.names - 50) / max(copy, *speeds.values())
-    roof = x + pitch * copy
-    parts = []
-    for row, (name, speed) in enumerate(speeds.items()):
-        y = top + place.row * row
-        base = y + place.bar / 2 + 4.5
-        if name in hidden:
-            parts.append(label(left, base, name, font, SOFT, place.names - 8))
-            parts.append(label(x + 5, base, "?", font, SOFT))
-            continue
-        color, share = _look_of_rung(name, now)
-        look = BOLD if name == now else ""
-        bar = pitch * speed
-        number = f"{speed:,.0f}"
-        end_of_bar = x + bar + 5
-        crosses_line = end_of_bar < roof < end_of_bar + wide(number, font)
-        ink = ink_on(color) if crosses_line else INK
-        if crosses_line:
-            end_of_bar -= wide(number, font) + 10
-        drawn = [
-            box(left, y, place.names + bar, place.bar, LINE, 0),  # the whole row can be pointed at
-            box(x, y, bar, place.bar, color, share, color),
-            label(left, base, name, font, INK, place.names - 8, look),
-            label(end_of_bar, base, number, font, ink, 0, look),
-        ]
-        say = f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
-        parts.append(linked([name], say, *drawn))
-    end = top + place.row * len(speeds)
-    parts.append(_dotted(roof, top - 8, end))
-    parts.append(label(roof - 7.3 * 14, end + 14, f"a copy: {copy:,.0f}", font, SOFT))
-    return parts
+    shown: dict[str, Both[str]] = {name: f"{speed:,.0f}" for name, speed in speeds.items()}
+    said = {
+        name: f"{name}: {speed:,.0f} GB/s, {speed / copy:.1%} of a copy's speed"
+        for name, speed in speeds.items()
+    }
+    return Bars(speeds, shown, copy, f"a copy: {copy:,.0f}", now=now, hidden=hidden, said=said)
 
 
 def _look_of_rung(name: str, now: str) -> tuple[str, float]:
@@ -171,12 +196,6 @@ def _look_of_rung(name: str, now: str) -> tuple[str, float]:
     if name[0].isdigit():
         return sequence_color(0), 0.75
     return sequence_color(1), 0.3
-
-
-def _dotted(x: float, top: float, bottom: float) -> str:
-    """Draw a dotted line downwards."""
-    look = f'stroke="{INK}" stroke-dasharray="3 3" fill="none"'
-    return f'<path d="M{x:.1f} {top:.0f}V{bottom:.0f}" {look}/>'
 
 
 def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
@@ -196,9 +215,7 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
 
 
 def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> Drawing:
-    """Draw on the left memory as a rung's programs load it, on the right the speed of each rung.
-
-    On a narrow page the speeds are below memory.
+    """Draw memory as a rung's programs load it, and beside it the speed of each rung.
 
     Args:
         traces: of the rungs; empty without Triton.
@@ -206,45 +223,29 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
         progress: which step of the rung's trace, in per cent: 0 is the first one, 100 the last.
         shape: one of `SHAPES`.
     """
-    parts = []
-    if RUNGS[rung] in traces:
-        parts += _draw_trace(traces[RUNGS[rung]], rung, progress)
-    found = recorded()
-    machine = found["machine"]
-    parts.append(label(640, 15, f"GB/s of keys and values, {shape}", 13, look=BOLD))
-    parts.append(label(640, 32, f"{machine['card']}, {machine['date']}", 12, SOFT))
-    speeds = speeds_of(SHAPES[shape])
-    copy = found["roofs"]["copy"] / 1e9
-    parts += draw_ladder(speeds, copy, rung, top=52, hidden=_not_shown_yet(rung, speeds))
-    parts += draw_reason(rung, 366)
-    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
-    wide = svg(1080, 490, parts, name, shown_width=950)
-    return Drawing(wide, _narrow_opening(traces, rung, progress, shape))
-
-
-def _narrow_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str) -> str:
-    """Draw memory, the reason and the ladder below one another."""
-    parts = []
-    name = f"Rung {rung}"
-    y = 14.0
+    headline = f"Rung {rung}"
+    memory: list[Item] = []
     if trace := traces.get(RUNGS[rung]):
-        at = _step_at(trace, progress)
-        name = _headline(trace, at)
-        parts.append(label(0, 11, "solid: loaded now, by program", 11, SOFT))
-        parts.append(label(0, 26, f"({_axes(rung)})", 11, SOFT))
-        parts += draw_memory(trace, at, 34, NARROW_MEMORY)
-        y = 34 + NARROW_MEMORY.height(trace.batch) + 18
-    parts.append(label(0, y, f"GB/s, {shape}", 12, look=BOLD))
+        step = round(progress / 100 * (len(trace.steps) - 1))
+        headline = _headline(trace, step)
+        axes = _axes(rung)
+        memory = [
+            note(f"colour: sequence; solid: loaded now, by program ({axes})"),
+            partial(draw_memory, trace, step),
+        ]
     found = recorded()
     machine = found["machine"]
-    parts.append(label(0, y + 15, f"{machine['card']}, {machine['date']}", 11, SOFT, NARROW))
     speeds = speeds_of(SHAPES[shape])
-    hidden = _not_shown_yet(rung, speeds)
     copy = found["roofs"]["copy"] / 1e9
-    parts += draw_ladder(speeds, copy, rung, y + 28, hidden, NARROW_LADDER)
-    y += 28 + NARROW_LADDER.row * len(speeds) + 38
-    parts += draw_narrow_reason(rung, y)
-    return narrow_svg(y + NARROW_REASON, parts, name)
+    speed: list[Item] = [
+        title((f"GB/s of keys and values, {shape}", f"GB/s, {shape}"), above=(0, 8)),
+        note(f"{machine['card']}, {machine['date']}"),
+        ladder(speeds, copy, rung, _not_shown_yet(rung, speeds)),
+    ]
+    change = Text(CHANGES[rung], (13, 12), look=BOLD, above=6, lines=(1, 2))
+    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
+    columns = Beside([[*memory, change], speed], shares=(0.58, 0.42))
+    return page(headline, columns, name=name, shown_width=950)
 
 
 def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
@@ -254,22 +255,6 @@ def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
         return []
     shown = names[: names.index(rung) + 1]
     return [name for name in speeds if name not in shown]
-
-
-def _draw_trace(trace: Trace, rung: str, progress: int) -> list[str]:
-    """Draw memory at a step of a trace, with a headline."""
-    at = _step_at(trace, progress)
-    explained = f"colour: sequence; solid: loaded now, by program ({_axes(rung)})"
-    return [
-        *draw_memory(trace, at),
-        label(0, 15, _headline(trace, at), 13, look=BOLD),
-        label(0, 32, explained, 12, SOFT),
-    ]
-
-
-def _step_at(trace: Trace, progress: int) -> int:
-    """Return the step of a trace at this per cent of it."""
-    return round(progress / 100 * (len(trace.steps) - 1))
 
 
 def _headline(trace: Trace, at: int) -> str:
@@ -300,50 +285,7 @@ class _Load:
     program: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Where pages are drawn, in pixels.
-
-    Args:
-        across: pages in a row.
-        cell: of a slot.
-        stripe: of a KV head of a page.
-        between: from page to page, with the number of the page.
-        gap: from row to row.
-        left: where the first page begins.
-        is_number_right: whether the number of a page ends beside the page.
-    """
-
-    across: int = 4
-    cell: float = 8.0
-    stripe: float = 17.0
-    between: float = 26
-    gap: float = 8
-    left: float = 18
-    is_number_right: bool = False
-
-    def corner(self, page: int, batch: Batch) -> tuple[float, float]:
-        """The left and the top of a page; the first row is at 0."""
-        row, column = divmod(page, self.across)
-        x = self.left + column * (batch.block_size * self.cell + self.between)
-        return x, row * (2 * self.stripe + self.gap)
-
-    def height(self, batch: Batch) -> float:
-        """The height of all pages of two KV heads."""
-        return -(-batch.num_blocks // self.across) * (2 * self.stripe + self.gap)
-
-    def left_of_number(self, page: int, x: float) -> float:
-        """Where the number of a page begins, whose stripes begin at `x`."""
-        return x - 3 - wide(str(page), 11) if self.is_number_right else x - 17
-
-
-WIDE_MEMORY = Memory()
-NARROW_MEMORY = Memory(
-    across=3, cell=5, stripe=15, between=21.5, gap=3, left=17, is_number_right=True
-)
-
-
-def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_MEMORY) -> list[str]:
+def draw_memory(trace: Trace, step: int, space: Space) -> Drawn:
     """Draw the key cache page by page, with a stripe for each KV head.
 
     Solid slots are loaded in this step, pale ones were loaded before, empty ones were not.
@@ -351,29 +293,30 @@ def draw_memory(trace: Trace, step: int, top: float = 48, place: Memory = WIDE_M
     Args:
         trace: of a kernel.
         step: of the trace, from 0 on.
-        top: in pixels.
-        place: where the pages are, from `top` down.
+        space: where the pages are.
     """
     batch = trace.batch
     owner = {page: b for b, table in enumerate(batch.tables()) for page in table}
     loads = _loads_by_stripe(trace, step)
     programs = {program for loaded in trace.steps for program in loaded}
     num_axes = 3 if any(program[2] for program in programs) else 2
+    height = space.pick(17, 15)
+    grid = grid_in(space.down(6), (4, 3), 2 * height, gap=(8, 3))
     parts = []
-    for page in range(batch.num_blocks):
-        x, y = place.corner(page, batch)
-        y += top
-        left = place.left_of_number(page, x)
-        parts.append(label(left, y + place.stripe + 3, str(page), 11, SOFT))
-        sequence = owner.get(page)
+    for number in range(batch.num_blocks):
+        x, y = grid.corner(number)
+        left = x + 15 - wide(str(number), 11)
+        parts.append(label(left, y + height + 3, str(number), 11, SOFT))
+        sequence = owner.get(number)
         whose = "no sequence's" if sequence is None else f"sequence {sequence}"
         for head in range(batch.kv_heads):
-            found = loads[page, head]
-            strip = Strip(x, y + head * place.stripe, place.cell, place.stripe - 2)
+            found = loads[number, head]
+            unit = (grid.width - 18) / batch.block_size
+            strip = Strip(x + 18, y + head * height, unit, height - 2)
             drawn = _draw_stripe(strip, batch.block_size, sequence, found, num_axes)
-            say = f"page {page}, KV head {head}, {whose}: {len(found)} loads of a key so far"
-            parts.append(linked([f"{page}-{head}"], say, *drawn))
-    return parts
+            say = f"page {number}, KV head {head}, {whose}: {len(found)} loads of a key so far"
+            parts.append(linked([f"{number}-{head}"], say, *drawn))
+    return Drawn(parts, grid.bottom(batch.num_blocks) + 6)
 
 
 def _loads_by_stripe(trace: Trace, step: int) -> defaultdict[tuple[int, int], list[_Load]]:
@@ -624,94 +567,68 @@ def draw_loads(
         stopped: what stopped the kernel.
         step: the number of loads of a tensor that each program has done.
     """
-    parts: list[str] = []
-    top = 40.0
+    items = []
     loaded = needed = 0
-    axis = COLORS[name].axis
-    for tensor, unit in SHOWN[name].items():
+    for tensor in SHOWN[name]:
         x = given[tensor]
-        if x.ndim == 4:
-            top += 14  # for the pages' ids
         accesses = loads.get(tensor, [])
         loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
         needed += int((~x.isnan()).sum()) * x.element_size()
-        parts.append(label(0, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142))
-        cells, bottom = _draw_tensor(tensor, x, unit, accesses, step, axis, top)
-        parts += cells
-        top = bottom + 16
+        items.append(_tensor(name, tensor, x, accesses, step))
     headline = "Nothing loaded yet."
     if loaded:
         headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
     elif not stopped:
-        cells, top = _draw_solved_case(name, top)
-        parts += cells
+        items += _solved_case(name)
     explained = (
         f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
-    head = [
-        label(0, 15, headline, 13, look=BOLD),
-        label(0, 32, stopped or explained, 12, SOFT, 1000),
-    ]
-    return svg(1080, top, [*head, *parts], f"{headline} {stopped}".strip())
+    head = [title(headline, above=0), note(stopped or explained)]
+    drawn = stack([*head, *items], Space(0, 2, WIDTH, is_narrow=False))
+    return svg(WIDTH, drawn.bottom, drawn.parts, f"{headline} {stopped}".strip())
 
 
-def _draw_solved_case(name: str, top: float) -> tuple[list[str], float]:
-    """Draw what a right kernel loads in a case smaller than the puzzle's.
-
-    Returns:
-        The drawing, and where it ends.
-    """
+def _solved_case(name: str) -> list[Item]:
+    """Return what a right kernel loads in a case smaller than the puzzle's."""
     case = SOLVED[name]
-    x = torch.zeros(case.shape)
-    flat = x.flatten()
-    flat[list(case.empty)] = torch.nan
-    x = flat.view(case.shape)
-    parts = [
-        label(0, top + 13, "A smaller case, solved", 13, look=BOLD),
-        label(0, top + 30, case.text, 12, SOFT, 1000),
-    ]
-    top += 40
-    if x.ndim == 4:
-        top += 14  # for the pages' ids
-    unit = SHOWN[name][case.tensor]
-    parts.append(label(0, top + 15, f"{case.tensor} {list(case.shape)}", 12, INK, 142))
-    axis = COLORS[name].axis
-    cells, bottom = _draw_tensor(case.tensor, x, unit, case.accesses(), 1, axis, top)
-    return [*parts, *cells], bottom + 16
+    x = torch.zeros(case.shape).flatten()
+    x[list(case.empty)] = torch.nan
+    tensor = _tensor(name, case.tensor, x.view(case.shape), case.accesses(), 1)
+    return [title("A smaller case, solved", above=0), note(case.text), tensor]
 
 
-def _draw_tensor(
-    tensor: str,
-    x: torch.Tensor,
-    unit: int,
-    accesses: list[Access],
-    step: int,
-    axis: int,
-    top: float,
-) -> tuple[list[str], float]:
-    """Draw the cells of a tensor; return them, and where they end."""
+def _tensor(name: str, tensor: str, x: torch.Tensor, accesses: list[Access], step: int) -> Item:
+    """Return the cells of a tensor of a puzzle, after its name."""
+    unit = SHOWN[name][tensor]
     programs = _programs_by_cell(accesses, unit, step)
     is_last = bool(accesses) and step > max(access.step for access in accesses)
     empty = x.isnan().flatten().tolist()
-    parts = []
-    bottom = top
-    for cell, place in enumerate(_places(x, unit)):
-        px = 150 + place.left * CELL
-        py = top + place.down * CELL
-        is_empty = empty[cell * unit]
-        drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
-        is_missing = is_last and not is_empty and not programs[cell]
-        if is_missing:
-            drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, 'stroke-width="2.5"'))
-        if place.page:
-            parts.append(label(px, py - 4, place.page, 11, SOFT))
-        names = dict.fromkeys(name_of(program) for _, program in programs[cell])
-        say = f"loaded by {', '.join(names)}" if names else "not loaded"
-        unwritten = ", holds nothing" if is_empty else ""
-        parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
-        bottom = max(bottom, py + CELL)
-    return parts, bottom
+
+    def draw(space: Space) -> Drawn:
+        top = space.y + 8
+        if x.ndim == 4:
+            top += 14  # for the pages' ids
+        parts = [label(space.x, top + 15, f"{tensor} {list(x.shape)}", 12, INK, 142)]
+        bottom = top
+        for cell, place in enumerate(_places(x, unit)):
+            px = space.x + 150 + place.left * CELL
+            py = top + place.down * CELL
+            is_empty = empty[cell * unit]
+            drawn = _draw_cell(px, py, is_empty, programs[cell], step, COLORS[name].axis)
+            if is_last and not is_empty and not programs[cell]:
+                look = 'stroke-width="2.5"'
+                drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, look))
+            if place.page:
+                parts.append(label(px, py - 4, place.page, 11, SOFT))
+            names = dict.fromkeys(name_of(program) for _, program in programs[cell])
+            say = f"loaded by {', '.join(names)}" if names else "not loaded"
+            unwritten = ", holds nothing" if is_empty else ""
+            parts.append(linked([f"{tensor}{cell}"], f"{place.name}{unwritten}: {say}", *drawn))
+            bottom = max(bottom, py + CELL)
+        return Drawn(parts, bottom + 8)
+
+    return draw
 
 
 def _programs_by_cell(
@@ -760,29 +677,36 @@ class _Place(NamedTuple):
     page: str = ""
 
 
+AXES = {  # by their number
+    1: ("element",),
+    2: ("token", "number"),
+    3: ("token", "head", "number"),
+    4: ("page", "slot", "head", "number"),
+}
+
+
 def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
     """Yield the place of each cell of a tensor.
 
     Args:
         x: a tensor with one to four axes.
-        unit: elements in a cell.
+        unit: elements in a cell: 1, or all numbers of a head.
     """
+    axes = AXES[x.ndim] if unit == 1 else AXES[x.ndim][:-1]
     for cell in range(x.numel() // unit):
         index = [int(i) for i in np.unravel_index(cell * unit, x.shape)]
-        if x.ndim == 1:
-            yield _Place(index[0], 0, f"element {index[0]}")
-        elif x.ndim == 2:
-            token, i = index
-            yield _Place(i, token, f"token {token}, number {i}")
-        elif x.ndim == 3:
-            token, head, i = index
-            left = head * (x.shape[2] + 0.5) + i
-            yield _Place(left, token, f"token {token}, head {head}, number {i}")
+        name = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
+        if x.ndim == 4:
+            left, down = _place_in_page(index, x.shape, unit)
+            yield _Place(left, down, name, "" if any(index[1:]) else f"page {index[0]}")
         else:
-            yield _place_in_page(index, x.shape, unit)
+            if x.ndim == 2:
+                index.insert(1, 0)  # there is one head
+            token, head, i = [0, 0, *index][-3:]
+            yield _Place(head * (x.shape[-1] + 0.5) + i, token, name)
 
 
-def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
+def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> tuple[float, float]:
     """Return the place of a cell of a cache.
 
     A cell is a number, with slots downwards and heads to the right; or it is a row of numbers, with
@@ -790,20 +714,15 @@ def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> _Place:
     """
     page, slot, head, i = index
     _, size, heads, dim = shape
-    name = f"page {page}, slot {slot}, head {head}"
-    is_first = slot == head == i == 0
-    page_id = f"page {page}" if is_first else ""
     if unit == 1:
-        left = page * (heads * dim + 1) + head * (dim + 0.3) + i
-        return _Place(left, slot, f"{name}, number {i}", page_id)
-    line = page // 7 * (heads + 1)
-    return _Place(page % 7 * (size + 1) + slot, line + head, name, page_id)
+        return page * (heads * dim + 1) + head * (dim + 0.3) + i, slot
+    return page % 7 * (size + 1) + slot, page // 7 * (heads + 1) + head
 
 
 # The reader's kernel in the ladder ----------------------------------------------------------------
 
 
-def loads_beside(answer: Any) -> str:
+def loads_beside(answer: Any) -> Drawing:
     """Draw the bytes of keys that a kernel loads for each byte that it needs, beside the rungs.
 
     Args:
@@ -813,26 +732,18 @@ def loads_beside(answer: Any) -> str:
 
     lengths = (200, 40, 100)
     traces = {"yours": tracer.trace_own(answer, lengths), **tracer.trace_rungs(lengths)}
-    headline = "Bytes of keys loaded, for each byte that is needed"
-    parts = [label(0, 15, headline, 13, look=BOLD)]
-    y = 30.0
+    times = {name: trace.rows_loaded / trace.rows_stored for name, trace in traces.items()}
+    shown: dict[str, Both[str]] = dict.fromkeys(traces, ("nothing loaded yet", "nothing"))
     for name, trace in traces.items():
-        mine = name == "yours"
-        times = trace.rows_loaded / trace.rows_stored
-        color = sequence_color(5 if mine else 0)
-        said = "nothing loaded yet"
-        if times:
-            said = f"{times:.2g} x, {trace.programs} programs, at most {len(trace.steps)} steps"
-        parts.append(label(0, y + 13.5, name, 12, INK, 0, BOLD if mine else ""))
-        parts.append(box(200, y, 200 * times, 18, color, 0.8, color))
-        parts.append(label(208 + 200 * times, y + 13.5, said, 12))
-        y += WIDE_LADDER.row
-    parts.append(_dotted(400, 24, y))
-    parts.append(label(330, y + 14, "the floor: each byte once", 12, SOFT))
-    return svg(1080, y + 22, parts, f"{headline}: {', '.join(traces)}")
+        if times[name]:
+            short = f"{times[name]:.2g} x"
+            programs = f"{trace.programs} programs, at most {len(trace.steps)} steps"
+            shown[name] = (f"{short}, {programs}", short)
+    bars = Bars(times, shown, 1, "the floor: each byte once", room=(300, 60), now="yours")
+    return page("Bytes of keys loaded, for each byte that is needed", bars)
 
 
-def speed_beside(answer: Any, shape: str, **cut: int) -> str:
+def speed_beside(answer: Any, shape: str, **cut: int) -> Drawing:
     """Measure the speed of a kernel and of its peers, and draw it.
 
     The measuring code is that of benchmarks/attention.py.
@@ -864,7 +775,7 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
     error = float((out.double() - exact).norm() / exact.norm())
     if not error < 0.02:  # bf16 gives 0.002
         refused = f"Not measured: it differs from attention by {error:.0%}."
-        return svg(1080, 24, [label(0, 15, refused, 13, look=BOLD)])
+        return page(refused)
 
     def speed(run: Any) -> float:
         return case.kv_bytes / seconds(run) * 1e-9
@@ -874,6 +785,4 @@ def speed_beside(answer: Any, shape: str, **cut: int) -> str:
         with suppress(Exception):  # smaller cards refuse some: not enough shared memory, no cuDNN
             speeds[name] = speed(methods.METHODS[method](inputs))
     card = f"{torch.cuda.get_device_name()}, measured now: GB/s of keys and values, {shape}"
-    bars = draw_ladder(speeds, copy, "yours", place=Ladder(left=0, width=900))
-    height = 70 + WIDE_LADDER.row * len(speeds)
-    return svg(1080, height, [label(0, 15, card, 13, look=BOLD), *bars])
+    return page(card, ladder(speeds, copy, "yours"))

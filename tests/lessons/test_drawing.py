@@ -23,6 +23,7 @@ from pagedlab_lessons.drawing import (
     slots,
     svg,
 )
+from pagedlab_lessons.drawing.flow import Beside, Drawn, Text, page
 
 
 def said(parts):
@@ -72,6 +73,22 @@ def test_slots_are_seen_where_their_number_is_given():
     block = Block(7, (Owner("r0", look_of(0)),), words=words)
     assert said(slots([block], Grid(0, 0, 1, 300, 40), 4)) == ["position 5"], "a word that speaks, speaks for its block"
     assert said(slots([block], Grid(0, 0, 1, 300, 26))) == ["block 7, r0: the cat"]
+
+
+def test_items_flow_down_and_columns_are_below_one_another_on_a_narrow_page():
+    spaces = []
+
+    def item(space):
+        spaces.append(space)
+        return Drawn([], space.y + 50)
+
+    drawing = page("Seen", Text("word " * 60), Beside([[item], [item, item]]))
+    left, right, below, *narrow = spaces
+    assert (left.y, left.x + left.width) < (right.y + 1, right.x)
+    assert below.y - right.y == 50
+    assert [space.y - narrow[0].y for space in narrow] == [0, 50, 100]
+    assert float(re.search(r'viewBox="-2 0 304 (\d+)"', drawing.narrow)[1]) == round(narrow[-1].y + 50)
+    assert drawing.narrow.count("<text") > drawing.count("<text"), "the text has more lines"
 
 
 def test_a_row_goes_on_in_the_next_line():

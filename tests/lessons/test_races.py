@@ -4,7 +4,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from pagedlab_lessons.races import race, rectangle, steps_of
+from pagedlab_lessons.pictures.n08 import rectangle
+from pagedlab_lessons.pictures.n09 import race, steps_of
 
 from pagedlab import LLM
 from pagedlab.recipes.trace import moments, record

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 from pagedlab_lessons import ladder, workshop
+from pagedlab_lessons.drawing.flow import page as page_of
 from pagedlab_lessons.fence import define
 from pagedlab_lessons.widgets.workshop import bench, opening, watch
 
@@ -79,7 +80,7 @@ def test_the_ladder_is_what_was_measured():
         rows = {row["method"]: row["GB/s"] for row in found["rows"] if row["case"] == case and "GB/s" in row}
         assert set(speeds.values()) <= set(rows.values()), shape
         assert speeds["the library's kernel"] == rows["pagedlab"]
-        text = "".join(workshop.draw_ladder(speeds, found["roofs"]["copy"] / 1e9))
+        text = page_of("GB/s", workshop.ladder(speeds, found["roofs"]["copy"] / 1e9))
         assert all(f">{speed:,.0f}<" in text for speed in speeds.values())
 
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
@@ -51,3 +52,29 @@ def test_pictures_say_what_the_golden_file_says():
     golden = GOLDEN.read_text(encoding="utf-8")
     assert len(lines) > 1000
     assert said.splitlines() == golden.splitlines()
+
+
+def drawings_of(values):
+    """The drawings of an explorer, wide and narrow, without charts."""
+    for runs in values["frames"]:
+        slices = zip(runs[::2], runs[1::2], strict=True)
+        page = "".join(part for first, count in slices for part in values["parts"][first : first + count])
+        if "xmlns" not in page:  # matplotlib's
+            yield from ElementTree.fromstring(f"<p>{page}</p>").iter("svg")  # noqa: S314
+
+
+def test_drawings_keep_their_words_inside_and_a_click_moves_a_control():
+    for where, values in explorers():
+        controls = {control["name"]: list(map(str, control["options"])) for control in values["controls"]}
+        for drawing in drawings_of(values):
+            left, _, width, height = map(float, drawing.get("viewBox").split())
+            for text in drawing.iter("text"):
+                if text.get("font-size"):
+                    x, letters = float(text.get("x")), 0.602 * float(text.get("font-size")) * len(text.text or "")
+                    right = x + float(text.get("textLength", letters))
+                    assert left - 1 <= x <= right <= left + width + 3, f"{where}: {text.text}"
+                    assert float(text.get("y")) <= height + 1, f"{where}: {text.text}"
+            for part in drawing.iter("g"):
+                if goes := part.get("data-set"):
+                    name, _, value = goes.partition("=")
+                    assert value in controls[name], f"{where}: {goes}"

@@ -10,22 +10,24 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-`Drawing(wide, narrow)` has a variant for a phone. elements.py has what drawings are made of,
-`lessons.colors` the looks.
+`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has
+what drawings are made of, `lessons.colors` the looks.
 """
+
+# ruff: noqa: F401 - these names are the package's
 
 from pagedlab_lessons.drawing.blocks import (
     HALO,
     Block,
     Grid,
     Owner,
+    Place,
     Run,
     Strip,
     Table,
     Word,
     blocks_of,
     described,
-    legend_of_words,
     pool,
     rows,
     slots,
@@ -44,7 +46,6 @@ from pagedlab_lessons.drawing.elements import (
     box,
     fill,
     label,
-    legend,
     linked,
     narrow_svg,
     plain,
@@ -54,42 +55,3 @@ from pagedlab_lessons.drawing.elements import (
     svg,
     wide,
 )
-
-__all__ = [
-    "BAD",
-    "BOLD",
-    "CARD",
-    "HALO",
-    "INK",
-    "LINE",
-    "NARROW",
-    "SOFT",
-    "STRUCK",
-    "WRONG",
-    "Block",
-    "Drawing",
-    "Grid",
-    "Owner",
-    "Run",
-    "Strip",
-    "Table",
-    "Word",
-    "blocks_of",
-    "box",
-    "described",
-    "fill",
-    "label",
-    "legend",
-    "legend_of_words",
-    "linked",
-    "narrow_svg",
-    "plain",
-    "pool",
-    "rows",
-    "runs",
-    "shape",
-    "shortened",
-    "slots",
-    "svg",
-    "wide",
-]

@@ -1,8 +1,9 @@
 """Blocks, words in their slots, and rows of tokens."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pagedlab_lessons.colors import CACHED, FREE, LOST, Look
 from pagedlab_lessons.drawing import elements as draw
@@ -102,7 +103,6 @@ class Block:
         lines: more about it, drawn by `pool` below its number on a tint.
         links: what it lights up with; by default blocks of this number.
         say: what is said when it is pointed at; by default `described(block)`.
-        goes: "name=value", the control that a click sets.
     """
 
     number: int | None
@@ -116,7 +116,6 @@ class Block:
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
-    goes: str = ""
 
     @property
     def count(self) -> int:
@@ -165,14 +164,6 @@ class Table:
         return self.words[entry * size : min(self.tokens, (entry + 1) * size)]
 
 
-@dataclass
-class _Found:
-    """The owners and words of a block, from the tables."""
-
-    owners: list[Owner] = field(default_factory=list)
-    words: tuple[Word, ...] = ()
-
-
 def blocks_of(
     tables: Iterable[Table],
     num_blocks: int,
@@ -190,27 +181,23 @@ def blocks_of(
         cached: blocks whose contents are kept.
         counts: the reference count of each block; by default the number of tables that list it.
     """
-    found: dict[int, _Found] = {}
+    owners = defaultdict[int, list[Owner]](list)
+    words = defaultdict[int, Sequence[str]](list)  # of the table that has most of the block's
     for table in tables:
         for entry, number in enumerate(table.blocks):
-            if number is None:
-                continue
-            of_block = found.setdefault(number, _Found())
-            of_block.owners.append(Owner(table.name, table.look, table.filled(entry, size)))
-            words = tuple(Word(draw.plain(word)) for word in table.words_in(entry, size))
-            of_block.words = max(of_block.words, words, key=len)
-    blocks = []
-    for number in range(num_blocks):
-        of_block = found.get(number, _Found())
-        block = Block(
-            number=number,
-            owners=tuple(of_block.owners),
+            if number is not None:
+                owners[number].append(Owner(table.name, table.look, table.filled(entry, size)))
+                words[number] = max(words[number], table.words_in(entry, size), key=len)
+    return [
+        Block(
+            number,
+            tuple(owners[number]),
             references=counts[number] if counts is not None else None,
             is_cached=number in cached,
-            words=of_block.words,
+            words=tuple(Word(draw.plain(word)) for word in words[number]),
         )
-        blocks.append(block)
-    return blocks
+        for number in range(num_blocks)
+    ]
 
 
 def described(block: Block) -> str:
@@ -219,6 +206,12 @@ def described(block: Block) -> str:
     if block.words:
         said += f": {' '.join(word.text for word in block.words)}"
     return said
+
+
+def _linked(block: Block, drawn: Sequence[str]) -> str:
+    """Return a block as a part that can be pointed at."""
+    links = block.links or (f"b{block.number}",)
+    return draw.linked(links, block.say or described(block), *drawn)
 
 
 def _owners_in_words(block: Block) -> str:
@@ -236,6 +229,15 @@ def _owners_in_words(block: Block) -> str:
 
 
 # Where it is drawn --------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A rectangle: its left, its top, its width and its height, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
 
 
 @dataclass(frozen=True)
@@ -262,14 +264,17 @@ class Grid:
 
     @classmethod
     def within(
-        cls, x: float, y: float, width: float, columns: int, height: float, gap: float = 4
+        cls,
+        x: float,
+        y: float,
+        width: float,
+        columns: int,
+        height: float,
+        gap: float = 4,
+        head: float = 0,
     ) -> "Grid":
         """Return a grid with this many columns in `width` pixels."""
-        return cls(x, y, columns, (width + gap) / columns - gap, height, gap)
-
-    def with_head(self, head: float) -> "Grid":
-        """The same grid, with room above each row."""
-        return replace(self, head=head)
+        return cls(x, y, columns, (width + gap) / columns - gap, height, gap, head)
 
     def moved(self, right: float, down: float) -> "Grid":
         """The same grid elsewhere."""
@@ -281,6 +286,10 @@ class Grid:
         left = self.x + column * (self.width + self.gap)
         top = self.y + row * (self.head + self.height + self.gap) + self.head
         return left, top
+
+    def cell(self, number: int) -> "Place":
+        """The place of a cell."""
+        return Place(*self.corner(number), self.width, self.height)
 
     def bottom(self, number: int) -> float:
         """Where this many cells end, with the gap below them."""
@@ -303,30 +312,28 @@ def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
         grid: where they are.
     """
     size = 11 if grid.width >= 28 else 8
-    parts = [_block(block, *grid.corner(at), grid, size) for at, block in enumerate(blocks)]
+    parts = [_block(block, grid.cell(at), size) for at, block in enumerate(blocks)]
     style = f"font-family:monospace;font-size:{size}px"
     return [f'<g style="{style}">', *parts, "</g>"]
 
 
-def _block(block: Block, x: float, y: float, grid: Grid, size: int) -> str:
+def _block(block: Block, place: Place, size: int) -> str:
     """Draw a block of a pool: its ground, its number, and its count if it is shared.
 
     Args:
         size: of the font, in pixels.
     """
-    width = grid.width
-    height = grid.height
-    drawn = [draw.shape(x, y, width, height, FREE, draw.LINE)]
+    x, y, width, height = place
+    drawn = [draw.shape(*place, FREE, draw.LINE)]
     bands = block.bands
     is_bar = height < 28
     for i, owner in enumerate(bands):
         shown = replace(owner, look=owner.look.tint) if block.lines else owner
         # A tint needs a ground, or a full block is paler than the filled part of another.
         has_ground = owner.filled < 1 or bool(block.lines)
-        place = (x, y, width, height)
         drawn += _band(shown, i / len(bands), 1 / len(bands), place, is_bar, has_ground)
     if block.count and not block.owners:
-        drawn.append(draw.box(x, y, width, height, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
+        drawn.append(draw.box(*place, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
     ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
     if bands:
@@ -338,15 +345,14 @@ def _block(block: Block, x: float, y: float, grid: Grid, size: int) -> str:
     for i, line in enumerate(block.lines):
         line_base = base + LINE_PITCH * (i + 1)
         drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
-    links = block.links or (f"b{block.number}",)
-    return draw.linked(links, block.say or described(block), *drawn, goes=block.goes)
+    return _linked(block, drawn)
 
 
 def _band(
     owner: Owner,
     start: float,
     share: float,
-    block: tuple[float, float, float, float],
+    place: Place,
     is_bar: bool,
     has_ground: bool,
 ) -> list[str]:
@@ -356,11 +362,11 @@ def _band(
         owner: of the block.
         start: where the band begins, as a share of the block.
         share: of the block that is the owner's.
-        block: left, top, width and height.
+        place: of the block.
         is_bar: whether bands lie on top of each other, and are filled from the left.
         has_ground: whether the tint is drawn.
     """
-    x, y, width, height = block
+    x, y, width, height = place
     if is_bar:
         y += start * height
         height *= share
@@ -385,15 +391,7 @@ def _badge(text: str, right: float, bottom: float, size: int) -> str:
 # Words in their slots -----------------------------------------------------------------------------
 
 
-def slots(
-    blocks: Sequence[Block],
-    grid: Grid,
-    size: int = 0,
-    font: float = 12.5,
-    number_font: float = 10.5,
-    *,
-    are_wide_as_words: bool = False,
-) -> list[str]:
+def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> list[str]:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
     With a number of slots each word has its slot, and empty slots are seen. Otherwise the
@@ -404,60 +402,55 @@ def slots(
         grid: where they are; a high cell has a line for the number and one for the words.
         size: slots in a block, or 0.
         font: size of the words, in pixels.
-        number_font: size of the numbers of slots, in pixels.
-        are_wide_as_words: whether a slot with a long word is wider than others of its block.
     """
     parts = []
     for at, block in enumerate(blocks):
-        x, y = grid.corner(at)
-        drawn = _ground_of_words(block, x, y, grid)
+        place = grid.cell(at)
+        drawn = _ground_of_words(block, place)
         if size:
-            widths = size * [(grid.width - GAP) / size]
-            if are_wide_as_words:
-                widths = _widths_of_slots(block.words, grid.width - GAP, size, font)
-            drawn += _slots(block, x, y, grid, widths, font, number_font)
+            drawn += _slots(block, place, size, font)
         else:
-            drawn += _line_of_words(block, x, y, grid, font)
+            drawn += _line_of_words(block, place, font)
+        if grid.head and block.number is not None:
+            name = f"block {block.number}"
+            drawn.append(draw.label(place.x + 1, place.y - 4, name, 11, draw.SOFT))
         if size and any(word.say for word in block.words):
             parts += drawn  # the words can be pointed at, and not the block
             continue
-        links = block.links or (f"b{block.number}",)
-        parts.append(draw.linked(links, block.say or described(block), *drawn, goes=block.goes))
+        parts.append(_linked(block, drawn))
     return parts
 
 
-def _ground_of_words(block: Block, x: float, y: float, grid: Grid) -> list[str]:
+def _ground_of_words(block: Block, place: Place) -> list[str]:
     """Draw a tint for each owner, and an edge in the first one's colour."""
     bands = block.bands
+    x, y, width, height = place
     drawn = []
-    for i, owner in enumerate(bands):
-        band = grid.width / len(bands)
-        drawn.append(draw.shape(x + band * i, y, band, grid.height, owner.look.pale))
+    for owner in bands:
+        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.pale))
+        x += width / len(bands)
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
     dashes = 'stroke-dasharray="4 3"' if block.has_dashed_edge or not bands else ""
-    drawn.append(draw.box(x, y, grid.width, grid.height, "none", 1, edge, dashes))
-    return drawn
+    return [*drawn, draw.box(*place, "none", 1, edge, dashes)]
 
 
-def _line_of_words(block: Block, x: float, y: float, grid: Grid, font: float) -> list[str]:
+def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
     """Draw a block's number and its words, in one line or in two."""
+    x, y, width, height = place
     number = str(block.number)
-    if grid.height < 38:
-        base = y + grid.height / 2 + 5
-        left = x + 16 + draw.wide(number, 12)
-        head = [draw.label(x + 7, base, number, 12, look=draw.BOLD)]
-        return head + _words(block.words, left, base, x + grid.width - 6 - left, font)
-    head = [draw.label(x + 7, y + 15, number, 12, look=draw.BOLD)]
+    left = x + 16 + draw.wide(number, 12)
+    right = x + width - 6
+    if height < 38:
+        base = y + height / 2 + 5
+        head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
+        return [head, *_words(block.words, left, base, right - left, font)]
+    drawn = [draw.label(x + 7, y + 15, number, 12, look=draw.BOLD)]
     if block.note:
-        left = x + 14 + draw.wide(number, 12)
-        within = x + grid.width - left - 4
-        head.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, within))
+        drawn.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, right - left))
     if block.mark:
-        head.append(
-            draw.label(x + grid.width - 16, y + 15, block.mark, 13, draw.WRONG, 0, draw.BOLD)
-        )
-    base = y + min(36, 19 + (grid.height - 15) / 2)
-    return head + _words(block.words, x + 7, base, grid.width - 13, font)
+        drawn.append(draw.label(right - 10, y + 15, block.mark, 13, draw.WRONG, 0, draw.BOLD))
+    base = y + min(36, 19 + (height - 15) / 2)
+    return drawn + _words(block.words, x + 7, base, width - 13, font)
 
 
 def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> list[str]:
@@ -473,7 +466,7 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
     return drawn
 
 
-def _widths_of_slots(words: Sequence[Word], within: float, size: int, font: float) -> list[float]:
+def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[float]:
     """Return the width of each slot of a block, with the gap after it.
 
     They are equal if all words fit then. Otherwise each word gets its room, and what is left is
@@ -482,113 +475,63 @@ def _widths_of_slots(words: Sequence[Word], within: float, size: int, font: floa
     Args:
         words: in the slots.
         within: pixels of all slots.
-        size: slots in the block.
         font: size of the words, in pixels.
     """
-    rooms = size * [GAP + SLOT_PADDING]
-    for at, word in enumerate(words[:size]):
-        rooms[at] += max(draw.wide(word.text, font), draw.wide(word.below, font))
-    if max(rooms) <= within / size:
-        return size * [within / size]
+    rooms = []
+    for word in words:
+        number = "" if word.number is None else str(word.number)
+        longest = max(word.text, word.below, number, key=len)
+        rooms.append(GAP + SLOT_PADDING + draw.wide(longest, font))
+    if max(rooms) <= within / len(rooms):
+        return len(rooms) * [within / len(rooms)]
     spare = within - sum(rooms)
     if spare < 0:
         return [within / sum(rooms) * room for room in rooms]
-    return [room + spare / size for room in rooms]
+    return [room + spare / len(rooms) for room in rooms]
 
 
-def _slots(
-    block: Block,
-    x: float,
-    y: float,
-    grid: Grid,
-    widths: Sequence[float],
-    font: float,
-    number_font: float,
-) -> list[str]:
-    """Draw the slots of a block side by side, with words and numbers in these fonts.
-
-    Args:
-        block: with the words.
-        x: the left edge of the block, in pixels.
-        y: its top, in pixels.
-        grid: which the block is a cell of.
-        widths: of each slot with the gap after it, in pixels.
-        font: size of the words, in pixels.
-        number_font: size of the numbers, in pixels.
-    """
-    lefts = [0.0, *accumulate(widths)]
+def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
+    """Draw the slots of a block side by side, with words in this font."""
+    words = [*block.words, *size * [Word("", "empty")]][:size]
     color = block.bands[0].look.color if block.bands else draw.SOFT
+    x = place.x + GAP
     drawn = []
-    for at, pitch in enumerate(widths):
-        word = block.words[at] if at < len(block.words) else Word("", "empty")
-        place = Grid(x + GAP + lefts[at], y + GAP, 1, pitch - GAP, grid.height - 2 * GAP)
-        slot = _slot(word, place, color, font, number_font)
+    widths = _widths_of_slots(words, place.width - GAP, font)
+    for word, pitch in zip(words, widths, strict=True):
+        inside = Place(x, place.y + GAP, pitch - GAP, place.height - 2 * GAP)
+        parts = slot(word, inside, color, font)
         if word.say:
-            slot = [draw.linked(word.links, word.say, *slot)]
-        drawn += slot
-    if grid.head and block.number is not None:
-        drawn.append(draw.label(x + 1, y - 4, f"block {block.number}", 11, draw.SOFT))
+            parts = [draw.linked(word.links, word.say, *parts)]
+        drawn += parts
+        x += pitch
     return drawn
 
 
-def _slot(
-    word: Word, place: Grid, color: str, font: float = 12.5, number_font: float = 10.5
-) -> list[str]:
-    """Draw a slot with its word and its number in these fonts."""
+def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
+    """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
-    ground = Look(color, "", True) if kind.has_ground else Look("none")
+    ground = Look(color, is_pale=True) if kind.has_ground else Look("none")
     edge = color if kind.has_edge else draw.LINE
     dashes = 'stroke-dasharray="4 3"' if kind.is_dashed else ""
     share = draw.TINT if ground.is_pale else 1
-    drawn = [
-        draw.box(place.x, place.y, place.width, place.height, ground.color, share, edge, dashes)
-    ]
+    drawn = [draw.box(*place, ground.color, share, edge, dashes)]
+    left = place.x + 3
+    within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5
     if word.number is not None:
-        drawn.append(
-            draw.label(place.x + 3, place.y + 11, str(word.number), number_font, draw.SOFT)
-        )
+        drawn.append(draw.label(left, place.y + 11, str(word.number), 11, draw.SOFT))
         base = place.y + place.height - 7
-    within = place.width - SLOT_PADDING
     if word.below:
         pitch = min(14, place.height / 2)
         base = place.y + pitch - 2
-        kind_below = WORD_KINDS["not stored"]
         text = draw.shortened(word.below, 12, within)
-        below = min(12, font)
         drawn.append(
-            draw.label(
-                place.x + 3, base + pitch, text, below, kind_below.ink, within, kind_below.style
-            )
+            draw.label(left, base + pitch, text, min(12, font), draw.INK, within, draw.BOLD)
         )
     if word.text:
         text = draw.shortened(word.text, font, within)
-        drawn.append(draw.label(place.x + 3, base, text, font, kind.ink, within, kind.style))
+        drawn.append(draw.label(left, base, text, font, kind.ink, within, kind.style))
     return drawn
-
-
-def legend_of_words(
-    x: float, y: float, kinds: Mapping[str, str], look: Look, within: float = float("inf")
-) -> list[str]:
-    """Draw what each kind of word means, side by side.
-
-    Args:
-        x: in pixels.
-        y: in pixels.
-        kinds: the meanings by kind.
-        look: of the sequence.
-        within: pixels of a line; what does not fit is in the next one.
-    """
-    parts = []
-    left = x
-    for kind, meaning in kinds.items():
-        if x > left and x + 46 + draw.wide(meaning, 12) > left + within:
-            x = left
-            y += 21
-        parts += _slot(Word("word", kind), Grid(x, y, 1, 40, 18), look.color)
-        parts.append(draw.label(x + 46, y + 13.5, meaning, 12, draw.SOFT))
-        x += 62 + draw.wide(meaning, 12)
-    return parts
 
 
 # Rows of tokens -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The elements of every picture: boxes, text, links between parts, a legend.
+"""The elements of every picture: boxes, text, links between parts.
 
 Elements that share a word of `data-link` light up together. `data-say` is what the line below the
 picture says of an element.
@@ -6,7 +6,7 @@ picture says of an element.
 
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from pagedlab_lessons.colors import HATCH_LINES, HATCHES, VERMILION, Look
 
@@ -18,7 +18,6 @@ BAD = "var(--bad)"
 WRONG = VERMILION
 BOLD = "font-weight:700"
 STRUCK = f"text-decoration:line-through 2px {WRONG}"
-LEGEND_LINE = 20  # pixels from line to line
 TINT = 0.22  # the share of a pale colour
 TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")  # what a part shows in words
 
@@ -227,28 +226,6 @@ def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str
         name = f"{seen}. {said}" if seen else said
         drawn = f'<g aria-hidden="true">{drawn}</g>'  # its name says the same, in one sentence
     return f'<g {kind} aria-label="{name}" data-link="{shared}" data-say="{said}">{drawn}</g>'
-
-
-def legend(
-    x: float, y: float, looks: Mapping[str, Look], within: float = float("inf")
-) -> list[str]:
-    """Draw what each look means, side by side.
-
-    Args:
-        x: in pixels.
-        y: in pixels.
-        looks: by their meaning.
-        within: pixels of a line; what does not fit is in the next one.
-    """
-    parts = []
-    left = x
-    for text, look in looks.items():
-        if x > left and x + 26 + wide(text, 12) > left + within:
-            x = left
-            y += LEGEND_LINE
-        parts += [shape(x, y, 20, 14, look, LINE), label(x + 26, y + 11.5, text, 12, SOFT)]
-        x += 50 + wide(text, 12)
-    return parts
 
 
 def wide(text: str, size: float) -> float:

@@ -23,7 +23,6 @@ from pagedlab_lessons.drawing import (
     blocks_of,
     box,
     label,
-    legend,
     linked,
     pool,
     shape,
@@ -31,6 +30,7 @@ from pagedlab_lessons.drawing import (
 )
 from pagedlab_lessons.drawing import Run as Bar
 from pagedlab_lessons.drawing import rows as draw_rows
+from pagedlab_lessons.drawing.flow import Legend, Space
 from pagedlab_lessons.timeline import KINDS, Cell, Row, RowReader, Run
 from pagedlab_lessons.widgets.explore import Explorer
 from pagedlab_lessons.widgets.picture import Picture
@@ -282,8 +282,9 @@ def _name(run: Run, step: int) -> str:
 def _head(run: Run, kinds: list[str]) -> list[str]:
     """The run in figures, and what the looks mean."""
     said = headline(run) if run.steps else "Nothing has run yet."
-    looks = {KINDS[kind]: LOOKS[kind] for kind in kinds}
-    return [label(0, 15, said, 13.5, within=WIDTH, look=BOLD), *legend(0, 27, looks)]
+    legend = Legend([(LOOKS[kind], KINDS[kind]) for kind in kinds])
+    head = label(0, 15, said, 13.5, within=WIDTH, look=BOLD)
+    return [head, *legend(Space(0, 26, WIDTH, is_narrow=False)).parts]
 
 
 def _row(layout: Layout, number: int, step: int, wrote: str) -> list[str]:

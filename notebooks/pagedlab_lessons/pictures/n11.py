@@ -1,4 +1,4 @@
-"""Two ranks, one table: what is in the pool of each rank after every step of a recorded run.
+"""Notebook 11's opening: what is in the pool of each rank after every step of a recorded run.
 
 recording = record(llm, prompts, params, readings={"keys": keys_of_each_rank(llm)})
 frames = frames_of(recording)
@@ -7,38 +7,23 @@ draw_pools(frames, step, block_size, heads)
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import Any
 
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import (
-    BOLD,
-    NARROW,
-    SOFT,
-    Block,
-    Drawing,
-    Grid,
-    Owner,
-    Word,
-    label,
-    narrow_svg,
-    plain,
-    pool,
-    slots,
-    svg,
+from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
+from pagedlab_lessons.drawing.flow import (
+    Beside,
+    Blocks,
+    Item,
+    Named,
+    Pool,
+    note,
+    page,
+    title,
 )
 
 LAYER = 2  # whose keys are shown
-WIDTH = 1080
-TABLE_TOP = 28
-TABLE_PITCH = 34.0  # from table to table
-POOL_LEFT = 555  # of the second pool
-COLUMNS = 8  # blocks in a row of a pool
-BLOCK_WIDTH = 65.6
-BLOCK_HEIGHT = 76.0
-NARROW_COLUMNS = 6  # blocks in a row of a pool on a narrow page
-NARROW_ENTRIES = 4  # blocks in a row of a table on a narrow page
 
 Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
 
@@ -115,66 +100,26 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     """
     frame = frames[step]
     longest = max(len(table.blocks) for table in frames[-1].tables)
-    headline = "Block tables: rank 0 has them, and tells every rank which blocks to use"
-    parts = [label(0, 16, headline, 14, look=BOLD)]
+    tables = []
     held: dict[int, Block] = {}
     for row, table in enumerate(frame.tables):
         blocks = _blocks_of(frame, row, size, heads)
         held |= dict(zip(table.blocks, blocks, strict=True))
-        y = TABLE_TOP + TABLE_PITCH * row
-        parts.append(label(0, y + 18, f"r{row}", 12, SOFT, 44))
-        parts += slots(blocks, Grid.within(50, y, 1030, longest, 27, 6))
-    top = TABLE_TOP + TABLE_PITCH * len(frame.tables) + 26
-    for rank in range(len(frame.keys)):
-        left = POOL_LEFT * rank
-        grid = Grid(left, top + 12, COLUMNS, 60, 70, BLOCK_WIDTH - 60)
-        parts += _title_of_pool(rank, left, top, 130, heads)
-        parts += pool(_blocks_of_pool(frame, rank, held), grid)
-    y = top + 12 + BLOCK_HEIGHT * -(-len(frame.keys[0]) // COLUMNS) + 14
+        short = [replace(block, words=block.words[:1]) for block in blocks]
+        shown = Blocks((blocks, short), (longest, 4), height=(27, 24), most=longest)
+        tables.append(Named(f"r{row}", shown, (50, 26)))
+    pools: list[list[Item]] = []
+    for rank, of_rank in enumerate(heads):
+        blocks = _blocks_of_pool(frame, rank, held)
+        head = title(f"Pool of rank {rank}", f"{of_rank} of every layer")
+        pools.append([head, Pool(blocks, columns=(8, 6), height=70, gap=(6, 4))])
+    headline = "Block tables: rank 0 has them, and tells every rank which blocks to use."
     explained = (
         "In a block: its first word, and the first two numbers of that word's key in layer "
         f"{LAYER}. They differ, because each rank has other heads."
     )
-    parts.append(label(0, y, explained, 12, SOFT, WIDTH))
-    wide = svg(WIDTH, y + 8, parts, f"{headline}. {explained}")
-    return Drawing(wide, _narrow_pools(frame, held, heads, f"{headline}.", explained, longest))
-
-
-def _narrow_pools(
-    frame: Frame,
-    held: dict[int, Block],
-    heads: Sequence[str],
-    headline: str,
-    explained: str,
-    longest: int,
-) -> str:
-    """The tables with the first word of each block, then one pool below the other.
-
-    Args:
-        frame: after a step.
-        held: the blocks in use, by number.
-        heads: of each rank, which heads it has.
-        headline: of the drawing.
-        explained: what is in a block.
-        longest: the most blocks of a table after any step.
-    """
-    parts = []
-    y = 0.0
-    for row, table in enumerate(frame.tables):
-        parts.append(label(0, y + 16, f"r{row}", 12, SOFT))
-        grid = Grid.within(26, y, NARROW - 26, NARROW_ENTRIES, 24, 4)
-        blocks = [replace(held[number], words=held[number].words[:1]) for number in table.blocks]
-        parts += slots(blocks, grid, font=12)
-        y = grid.bottom(longest)
-    for rank in range(len(frame.keys)):
-        parts += _title_of_pool(rank, 0, y + 18, 122, heads)
-        grid = Grid.within(0, y + 26, NARROW, NARROW_COLUMNS, 70, 4)
-        parts += pool(_blocks_of_pool(frame, rank, held), grid)
-        y = grid.bottom(len(frame.keys[rank])) + 4
-    for line in wrap(explained, 44):
-        parts.append(label(0, y + 12, line, 11, SOFT))
-        y += 15
-    return narrow_svg(y + 4, parts, headline)
+    name = f"{headline} {explained}"
+    return page(headline, *tables, Beside(pools), note(explained), name=name)
 
 
 def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[Block]:
@@ -192,16 +137,6 @@ def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[
         )
         blocks.append(block)
     return blocks
-
-
-def _title_of_pool(
-    rank: int, left: float, y: float, length: float, heads: Sequence[str]
-) -> list[str]:
-    """The name of a rank's pool, and after `length` pixels which heads are in it."""
-    return [
-        label(left, y, f"Pool of rank {rank}", 14, look=BOLD),
-        label(left + length, y, f"{heads[rank]} of every layer", 12, SOFT),
-    ]
 
 
 def _blocks_of_pool(frame: Frame, rank: int, held: dict[int, Block]) -> list[Block]:

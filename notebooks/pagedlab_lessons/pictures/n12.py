@@ -1,4 +1,4 @@
-"""Drafts in their slots: each draft of a recorded run before its check and after it.
+"""Notebook 12's opening: drafts in their slots, before their check and after it.
 
 recording = record(llm, [prompt], [params])    # of an engine that drafts
 checks, words = checks_of(recording)
@@ -7,55 +7,27 @@ draw_drafts(checks, words, "3 drafted", block_size)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import (
-    BOLD,
-    NARROW,
-    SOFT,
-    Block,
-    Drawing,
-    Grid,
-    Owner,
-    Word,
-    label,
-    legend_of_words,
-    narrow_svg,
-    plain,
-    slots,
-    svg,
-    wide,
-)
+from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
+from pagedlab_lessons.drawing.flow import Blocks, Entry, Legend, note, page
 
 OURS = look_of(0)
-WIDTH = 1080
-ROW = 16  # slots in a row of the drawing
-TOP = 46.0  # of the first row
-HEIGHT = 36
-HEAD = 15  # pixels of a block's id above it
-NARROW_ROW = 8  # slots in a row on a narrow page
-NARROW_HEIGHT = 30
-NARROW_LEFT = 20  # of the first slot; a block's id is left of it
-LEGEND = {  # kinds of words, and what they mean
-    "stored": "stored",
-    "drafted": "drafted, not yet checked",
-    "new": "right, and kept",
-    "rejected": "wrong, and deleted",
-    "not stored": "the model's own: the next step stores it",
+CELLS = (16, 8)  # slots in a row of the drawing
+MEANINGS = {  # of each kind of word, and the same for a narrow page
+    "stored": ("stored", "stored"),
+    "drafted": ("drafted, not yet checked", "drafted, unchecked"),
+    "new": ("right, and kept", "right, kept"),
+    "rejected": ("wrong, and deleted", "wrong, deleted"),
+    "not stored": ("the model's own: the next step stores it", "the model's own, stored next"),
 }
-SHORT_LEGEND = {  # the same for a narrow page
-    "stored": "stored",
-    "drafted": "drafted, unchecked",
-    "new": "right, kept",
-    "rejected": "wrong, deleted",
-    "not stored": "the model's own, stored next",
-}
-UNUSED = "A dashed frame: a block that is not allocated yet, or that is released."
-SHORT_NOTE = "number: block; dashed: none yet, or released"
+UNUSED = (
+    "A dashed frame: a block that is not allocated yet, or that is released.",
+    "number: block; dashed: none yet, or released",
+)
 
 
 @dataclass(frozen=True)
@@ -128,14 +100,12 @@ class Scene:
         is_after: whether the draft has been checked.
         words: all words of the sequence.
         size: slots in a block.
-        num_blocks: blocks that the drawing has.
     """
 
     check: Check
     is_after: bool
     words: Sequence[str]
     size: int
-    num_blocks: int
 
     @property
     def known(self) -> int:
@@ -166,44 +136,35 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     number, state = moment.split()
     check = checks[int(number) - 1]
     longest = max(len(words), *(one.stop for one in checks))
-    scene = Scene(check, state == "checked", words, size, blocks_for(longest, size))
+    scene = Scene(check, state == "checked", words, size)
     said = _result(scene) if scene.is_after else _draft(check)
-    headline = f"Check {number} of {len(checks)}.  {said}"
-    parts = [label(0, 16, headline, 14, within=WIDTH, look=BOLD)]
-    count = (
-        f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts they "
-        f"take {check.outputs} steps."
+    blocks = [_block(scene, entry) for entry in range(blocks_for(longest, size))]
+    columns = (max(1, CELLS[0] // size), max(1, CELLS[1] // size))
+    return page(
+        f"Check {number} of {len(checks)}.  {said}",
+        note(
+            f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts "
+            f"they take {check.outputs} steps."
+        ),
+        Blocks(
+            blocks,
+            columns,
+            size,
+            height=(36, 30),
+            gap=(6, 3),
+            head=(15, 0),
+            margin=(0, 20),
+            font=(12.5, 11),
+        ),
+        Legend((_legend(is_narrow=False), _legend(is_narrow=True))),
+        note(UNUSED),
+        shown_width=1015,
     )
-    parts.append(label(0, 36, count, 12.5, SOFT))
-    grid = Grid.within(0, TOP, WIDTH, max(1, ROW // size), HEIGHT, 6).with_head(HEAD)
-    blocks = [_block(scene, entry) for entry in range(scene.num_blocks)]
-    parts += slots(blocks, grid, size)
-    y = grid.bottom(len(blocks)) + 8
-    parts += legend_of_words(0, y, LEGEND, OURS)
-    parts.append(label(0, y + 33, UNUSED, 12, SOFT))
-    whole = svg(WIDTH, y + 40, parts, headline, shown_width=0.94 * WIDTH)
-    return Drawing(whole, _narrow_drafts(blocks, size, headline, count))
 
 
-def _narrow_drafts(blocks: Sequence[Block], size: int, headline: str, count: str) -> str:
-    """The sequence in its blocks, with half as many slots in a row, below what the looks mean."""
-    parts = []
-    y = 11.0
-    for line in wrap(count, 44):
-        parts.append(label(0, y, line, 11, SOFT))
-        y += 15
-    parts += legend_of_words(0, y - 3, SHORT_LEGEND, OURS, NARROW)
-    y += 72
-    parts.append(label(0, y, SHORT_NOTE, 11, SOFT))
-    columns = max(1, NARROW_ROW // size)
-    grid = Grid.within(NARROW_LEFT, y + 9, NARROW - NARROW_LEFT, columns, NARROW_HEIGHT, 3)
-    parts += slots(blocks, grid, size, font=11, are_wide_as_words=True)
-    for entry, block in enumerate(blocks):
-        if block.number is not None:
-            left, top = grid.corner(entry)
-            number = str(block.number)
-            parts.append(label(left - 4 - wide(number, 11), top + 19, number, 11, SOFT))
-    return narrow_svg(grid.bottom(len(blocks)), parts, headline)
+def _legend(is_narrow: bool) -> list[Entry]:
+    """Return what each kind of word means."""
+    return [(Word("word", kind), meanings[is_narrow]) for kind, meanings in MEANINGS.items()]
 
 
 def _draft(check: Check) -> str:

@@ -1,0 +1,330 @@
+"""A page of items that flow down it: the wide and the narrow drawing come from one list.
+
+    page("A pool", Text("In use:"), Blocks(used, columns=(8, 4)), Legend([(look, "free")]))
+
+An item is called with the space that it has, and returns what it draws and where that ends. A value
+may be a pair: the first is for the wide drawing, the second for the narrow one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from textwrap import wrap
+from typing import NamedTuple, TypeVar, Union
+
+from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
+from pagedlab_lessons.drawing import blocks as drawn_blocks
+from pagedlab_lessons.drawing import elements as draw
+from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Word
+
+T = TypeVar("T")
+Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
+
+WIDTH = 1080  # pixels of a wide drawing
+BELOW = 4  # pixels below an item
+BETWEEN = 24  # pixels between two columns
+LEGEND_GAP = 20  # pixels between two entries
+LEGEND_LINE = 20  # pixels from line to line
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where an item is drawn: its left, its top and its width, in pixels.
+
+    Args:
+        x: the left edge.
+        y: the top.
+        width: that the item has.
+        is_narrow: whether the drawing is for a narrow page.
+    """
+
+    x: float
+    y: float
+    width: float
+    is_narrow: bool
+
+    def pick(self, wide: T, narrow: T) -> T:
+        """Return the value that is for this drawing."""
+        return narrow if self.is_narrow else wide
+
+    def of(self, value: Both[T]) -> T:
+        """Return the one of a pair that is for this drawing; another value is for both."""
+        return value[self.is_narrow] if isinstance(value, tuple) else value
+
+    def down(self, pixels: float) -> "Space":
+        """Return the space below these pixels."""
+        return replace(self, y=self.y + pixels)
+
+
+class Drawn(NamedTuple):
+    """Elements, and where they end."""
+
+    parts: list[str]
+    bottom: float
+
+
+Item = Callable[[Space], Drawn]
+
+
+def stack(items: Sequence[Item], space: Space) -> Drawn:
+    """Draw items below one another."""
+    parts = []
+    for item in items:
+        drawn = item(space)
+        parts += drawn.parts
+        space = replace(space, y=drawn.bottom)
+    return Drawn(parts, space.y)
+
+
+def page(
+    headline: str,
+    *items: Item,
+    more: str | None = None,
+    name: str = "",
+    width: float = WIDTH,
+    shown_width: float | None = None,
+    color: str = draw.INK,
+) -> draw.Drawing:
+    """Draw items for a wide page, below a headline, and for a narrow one, which has it already.
+
+    Args:
+        headline: says what is seen.
+        items: from top to bottom.
+        more: a second line; with "" its room stays empty.
+        name: of the wide drawing; by default, and for the narrow one, headline and second line.
+        width: of the wide drawing, in pixels.
+        shown_width: its width on a page, if it is smaller.
+        color: of the headline.
+    """
+    parts = [draw.label(0, 16, headline, 15, color, width, draw.BOLD)]
+    if more:
+        parts.append(draw.label(0, 37, more, 14, within=width))
+    drawn = stack(items, Space(0, 26 if more is None else 48, width, is_narrow=False))
+    seen = f"{headline} {more or ''}".strip()
+    wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
+    narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
+    return draw.Drawing(wide, draw.narrow_svg(narrow.bottom, narrow.parts, seen, color))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, in as many lines as it needs.
+
+    Args:
+        text: any; "" draws nothing.
+        size: of the font, in pixels.
+        color: of the text.
+        look: more style.
+        above: pixels above it.
+        tail: a remark, after the text in the same line.
+        lines: that there is room for at least.
+    """
+
+    text: Both[str]
+    size: Both[float] = (12.5, 11)
+    color: str = draw.INK
+    look: str = ""
+    above: Both[float] = 0
+    tail: Both[str] = ""
+    lines: Both[int] = 0
+
+    def __call__(self, space: Space) -> Drawn:
+        text = space.of(self.text)
+        size = space.of(self.size)
+        lines = wrap(text, int(space.width / draw.wide("x", size)))
+        room = max(len(lines), space.of(self.lines))
+        if not room:
+            return Drawn([], space.y)
+        top = space.y + space.of(self.above)
+        pitch = 1.35 * size
+        y = top + pitch * room
+        parts = []
+        for i, line in enumerate(lines):
+            base = top + pitch * i + size
+            parts.append(draw.label(space.x, base, line, size, self.color, look=self.look))
+        if tail := space.of(self.tail):
+            left = draw.wide(text, size) + 14
+            size_of_tail = 12 - space.is_narrow
+            place = (space.x + left, y - 0.35 * size)
+            parts.append(draw.label(*place, tail, size_of_tail, draw.SOFT, space.width - left))
+        return Drawn(parts, y + BELOW)
+
+
+def title(text: Both[str], tail: Both[str] = "", above: Both[float] = 6) -> Text:
+    """Return the title of what is below it."""
+    return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
+
+
+def note(text: Both[str]) -> Text:
+    """Return an explanation."""
+    return Text(text, (12, 11), draw.SOFT)
+
+
+# A sample and its meaning. A sample is a look, a word in its slot, a sign, or None for a block that
+# is not allocated.
+Entry = tuple[Look | Word | str | None, str]
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What samples mean, side by side, in as many lines as they need.
+
+    Args:
+        entries: samples and their meanings.
+        above: pixels above it.
+    """
+
+    entries: Both[Sequence[Entry]]
+    above: Both[float] = 0
+
+    def __call__(self, space: Space) -> Drawn:
+        parts = []
+        x, y = space.x, space.y + space.of(self.above)
+        for sample, meaning in space.of(self.entries):
+            room = 40 if isinstance(sample, Word) else 20
+            width = room + 6 + draw.wide(meaning, 12)
+            if x > space.x and x + width > space.x + space.width:
+                x = space.x
+                y += LEGEND_LINE
+            parts += self._sample(sample, x, y)
+            left = x + room + 6
+            within = space.x + space.width - left
+            parts.append(draw.label(left, y + 12.5, meaning, 12, draw.SOFT, within))
+            x += width + LEGEND_GAP
+        return Drawn(parts, y + LEGEND_LINE + BELOW)
+
+    def _sample(self, sample: Look | Word | str | None, x: float, y: float) -> list[str]:
+        if isinstance(sample, Look):
+            return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
+        if isinstance(sample, Word):
+            return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
+        if sample is None:
+            return [draw.box(x, y + 1, 20, 14, edge=draw.SOFT, look='stroke-dasharray="4 3"')]
+        return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks with their words, as `slots` draws them.
+
+    Args:
+        blocks: in the order of the table.
+        columns: blocks in a row.
+        size: slots in a block; 0 if words follow one another.
+        height: of a block, in pixels.
+        gap: pixels between blocks.
+        head: pixels above each row, for the numbers of blocks.
+        margin: pixels left of the only column, for the numbers of blocks.
+        font: of the words, in pixels.
+        most: blocks that there is room for.
+        without: what is said where there is no block.
+    """
+
+    blocks: Both[list[Block]]
+    columns: Both[int]
+    size: int = 0
+    height: Both[float] = (30, 26)
+    gap: Both[float] = (6, 4)
+    head: Both[float] = 0
+    margin: Both[float] = 0
+    font: Both[float] = (12.5, 12)
+    most: int = 1
+    without: str = ""
+
+    def __call__(self, space: Space) -> Drawn:
+        blocks = space.of(self.blocks)
+        margin = space.of(self.margin)
+        room = replace(space, x=space.x + margin, width=space.width - margin)
+        grid = grid_in(room, self.columns, self.height, self.gap, self.head)
+        parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
+        for at, block in enumerate(blocks if margin else []):
+            if block.number is not None:
+                place = grid.cell(at)
+                number = str(block.number)
+                left = place.x - 4 - draw.wide(number, 11)
+                base = place.y + place.height / 2 + 4
+                parts.append(draw.label(left, base, number, 11, draw.SOFT))
+        if not blocks:
+            parts = [draw.label(space.x, space.y + 17, self.without, 12.5)]
+        return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The blocks of a pool, as `pool` draws them.
+
+    Args:
+        blocks: of the pool.
+        columns: blocks in a row.
+        height: of a block, in pixels.
+        gap: pixels between blocks.
+    """
+
+    blocks: list[Block]
+    columns: Both[int]
+    height: Both[float] = 19
+    gap: Both[float] = 3
+
+    def __call__(self, space: Space) -> Drawn:
+        grid = grid_in(space, self.columns, self.height, self.gap)
+        return Drawn(drawn_blocks.pool(self.blocks, grid), grid.bottom(len(self.blocks)) + BELOW)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An item with a name left of it.
+
+    Args:
+        name: of the item.
+        item: the item.
+        left: pixels that the name has.
+    """
+
+    name: str
+    item: Item
+    left: Both[float] = 40
+
+    def __call__(self, space: Space) -> Drawn:
+        left = space.of(self.left)
+        name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
+        room = replace(space, x=space.x + left, width=space.width - left)
+        drawn = self.item(room)
+        return Drawn([name, *drawn.parts], drawn.bottom)
+
+
+def grid_in(
+    space: Space,
+    columns: Both[int],
+    height: Both[float],
+    gap: Both[float] = (6, 4),
+    head: Both[float] = 0,
+) -> Grid:
+    """Return the cells that fill a space from side to side."""
+    shape = (max(1, space.of(columns)), space.of(height), space.of(gap), space.of(head))
+    return Grid.within(space.x, space.y, space.width, *shape)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Lists of items: side by side on a wide page, below one another on a narrow one.
+
+    Args:
+        columns: the items of each column.
+        shares: of the width, one a column; by default they are equal.
+    """
+
+    columns: Sequence[Sequence[Item]]
+    shares: Sequence[float] = ()
+
+    def __call__(self, space: Space) -> Drawn:
+        if space.is_narrow:
+            return stack([item for column in self.columns for item in column], space)
+        shares = self.shares or len(self.columns) * [1 / len(self.columns)]
+        room = space.width - BETWEEN * (len(self.columns) - 1)
+        parts = []
+        bottom = x = 0.0
+        for column, share in zip(self.columns, shares, strict=True):
+            drawn = stack(column, replace(space, x=space.x + x, width=share * room))
+            parts += drawn.parts
+            bottom = max(bottom, drawn.bottom)
+            x += share * room + BETWEEN
+        return Drawn(parts, bottom)

@@ -1,0 +1,1 @@
+"""The pictures that open the notebooks: nNN.py has that of notebook NN."""

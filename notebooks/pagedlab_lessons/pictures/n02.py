@@ -1,0 +1,113 @@
+"""Notebook 02's opening: a text, its block table, and memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pagedlab.blocks import BlockTable
+from pagedlab_lessons.colors import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PINK,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Look,
+)
+from pagedlab_lessons.drawing import Block, Drawing, Owner, Word
+from pagedlab_lessons.drawing.flow import Beside, Blocks, Legend, page, title
+
+# The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
+# orange and vermilion: they are far apart.
+ENTRY_COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW, VERMILION, SKY)
+CELLS = (16, 8)  # slots in a row
+
+
+def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> Drawing:
+    """Draw a text, its block table and the memory; each part is linked with its counterparts.
+
+    Args:
+        texts: a word for each token.
+        table: of the text.
+        left_out: number of further words, which found no free block.
+    """
+    size = table.pool.block_size
+    pool = table.pool
+    text = []
+    entries = []
+    memory = [
+        _block_of_others(number, pool.refcount(number), size) for number in range(pool.num_blocks)
+    ]
+    for entry, number in enumerate(table.block_ids):
+        owner = (Owner("", Look(ENTRY_COLORS[entry % len(ENTRY_COLORS)])),)
+        positions = range(entry * size, (entry + 1) * size)
+        text.append(Block(None, owner, words=_words(texts, table, positions, positions)))
+        entries.append(Block(None, owner, words=(_entry(entry, number, positions, len(texts)),)))
+        slots = range(number * size, (number + 1) * size)
+        memory[number] = Block(number, owner, words=_words(texts, table, positions, slots))
+    headline = f"The text, {len(texts)} words by position"
+    if left_out:
+        headline += f"; {left_out} more find no free block"
+    columns = (CELLS[0] // size, CELLS[1] // size)
+    shape = Blocks([], columns, size, height=(44, 36), font=(12.5, 11))
+    legend = Legend(
+        [(Look(NEUTRAL, is_pale=True), "another sequence's"), (None, "free")], above=(6, 0)
+    )
+    name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}"
+    return page(
+        headline,
+        replace(shape, blocks=text),
+        title(
+            (
+                "Its block table: the number of each entry, and the block that it names",
+                "Its block table: entry, block",
+            )
+        ),
+        replace(shape, blocks=entries, columns=(12, 4), size=1),
+        Beside([[title(name)], [legend]], shares=(0.4, 0.6)),
+        replace(shape, blocks=memory, head=15),
+    )
+
+
+def _words(
+    texts: Sequence[str], table: BlockTable, positions: range, numbers: range
+) -> tuple[Word, ...]:
+    """Return what the slots of an entry's block hold; `numbers` are shown in them."""
+    words = []
+    for position, number in zip(positions, numbers, strict=True):
+        if position < len(texts):
+            say = _said(table, position)
+            words.append(Word(texts[position], number=number, links=(f"t{position}",), say=say))
+        else:
+            words.append(Word("", "empty", number=number))
+    return tuple(words)
+
+
+def _said(table: BlockTable, position: int) -> str:
+    """Return how a position becomes a slot."""
+    size = table.pool.block_size
+    entry, offset = divmod(position, size)
+    block = table.block_ids[entry]
+    return (
+        f"position {position} = {entry} × {size} + {offset}: entry {entry} says block {block}; "
+        f"so slot {block} × {size} + {offset} = {block * size + offset}"
+    )
+
+
+def _entry(entry: int, block: int, positions: range, stop: int) -> Word:
+    """Return an entry of the block table: it lights up with the words of its block."""
+    stored = positions[: stop - positions[0]]
+    say = (
+        f"entry {entry}: words {stored[0]} to {stored[-1]} are in block {block}, "
+        f"from slot {block * len(positions)} on"
+    )
+    links = (f"e{entry}", *(f"t{position}" for position in stored))
+    return Word(f"block {block}", number=entry, links=links, say=say)
+
+
+def _block_of_others(number: int, references: int, size: int) -> Block:
+    """Return a block that is not the text's: another sequence's, or a free one."""
+    empty = tuple(Word("", "empty", number=number * size + offset) for offset in range(size))
+    owners = (Owner("another sequence", Look(NEUTRAL)),) if references else ()
+    return Block(number, owners, words=empty)

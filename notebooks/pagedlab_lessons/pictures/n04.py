@@ -1,0 +1,347 @@
+"""Notebook 04's opening: a tree of beams, and the blocks that they share."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from pagedlab.blocks import blocks_for
+from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
+from pagedlab_lessons.drawing import (
+    BOLD,
+    CARD,
+    INK,
+    LINE,
+    SOFT,
+    Block,
+    Drawing,
+    Grid,
+    Owner,
+    Place,
+    Word,
+    box,
+    label,
+    linked,
+    plain,
+    slots,
+    wide,
+)
+from pagedlab_lessons.drawing.flow import Drawn, Space, note, page
+
+# The beams of one step, best first: new token ids and block ids of each.
+Beams = list[tuple[list[int], list[int]]]
+
+ROW = 31  # pixels from beam to beam in the tree
+TOKEN = 24  # height of a box with a token, in pixels
+NARROW_STEPS = 4  # that a narrow drawing shows
+EXPLAINED = (
+    "Bold: a block's id. No block holds a beam's newest token yet. A line is as thick as the "
+    "number of beams that it leads to."
+)
+
+
+def parents_of(run: Sequence[Beams]) -> list[list[int]]:
+    """Return the parents of each step but the first.
+
+    Args:
+        run: the beams of each step.
+
+    Returns:
+        For each beam of a step, the beam of the step before that it continues.
+    """
+    parents = []
+    for old, new in pairwise(run):
+        before = [ids for ids, _ in old]
+        parents.append([before.index(ids[:-1]) for ids, _ in new])
+    return parents
+
+
+def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[int]]:
+    """Return the line of descent of each beam of each step: its number and colour in the picture.
+
+    A beam's best child continues its line. Further children restart the lines that are dropped.
+
+    Args:
+        parents: for each step but the first, the beam of the step before that each beam continues.
+        width: number of beams.
+    """
+    lines = [list(range(width))]
+    for step_parents in parents:
+        heirs: dict[int, int] = {}  # of each line that goes on, the beam that continues it
+        for beam, parent in enumerate(step_parents):
+            heirs.setdefault(lines[-1][parent], beam)
+        line_of = {beam: line for line, beam in heirs.items()}
+        dropped = iter([line for line in range(width) if line not in heirs])
+        lines.append([line_of[beam] if beam in line_of else next(dropped) for beam in range(width)])
+    return lines
+
+
+def beam_tree(
+    run: Sequence[Beams],
+    step: int,
+    prompt: Sequence[int],
+    block_size: int,
+    decode: Callable[[list[int]], str],
+) -> Drawing:
+    """Draw the beams up to a step as a tree, and below it the blocks that its beams hold.
+
+    A column of the tree is a step; the first one is step 1. A box is a beam and shows its newest
+    token. A row below the tree is a beam, with its tokens in its blocks. A block that several beams
+    share is drawn across their rows. A beam's number and colour are those of its line of descent.
+    A narrow drawing shows the last steps, and the blocks without their words.
+
+    Args:
+        run: the beams of each step.
+        step: the index in `run` of the step to show.
+        prompt: token ids.
+        block_size: slots in a block.
+        decode: from token ids to text.
+    """
+    tree = _BeamTree(run, step, prompt, block_size, decode)
+    first = max(0, step + 1 - NARROW_STEPS)
+    shown = f"Each token of steps {first + 1} to {first + NARROW_STEPS} of {len(run)}:"
+    return page(
+        tree.headline(),
+        note(("", shown)),
+        tree.tokens,
+        note(("", "The blocks of each beam:")),
+        tree.tables,
+        note(EXPLAINED),
+        more=tree.changes(),
+    )
+
+
+@dataclass(frozen=True)
+class _BeamTree:
+    """The parts of the picture that `beam_tree` draws."""
+
+    run: Sequence[Beams]
+    step: int
+    prompt: Sequence[int]
+    block_size: int
+    decode: Callable[[list[int]], str]
+
+    @property
+    def width(self) -> int:
+        """The number of beams."""
+        return len(self.run[0])
+
+    @cached_property
+    def parents(self) -> list[list[int]]:
+        return parents_of(self.run)[: self.step]
+
+    @cached_property
+    def lines(self) -> list[list[int]]:
+        """The line of descent of each beam of each step."""
+        return lines_of_descent(self.parents, self.width)
+
+    def _line(self, beam: int) -> int:
+        """Return the line of descent of a beam of the shown step."""
+        return self.lines[self.step][beam]
+
+    def _color(self, beam: int) -> str:
+        """Return the colour of a beam of the shown step."""
+        return sequence_color(self._line(beam))
+
+    @cached_property
+    def ranked(self) -> list[list[int]]:
+        """The beams of each step from top to bottom.
+
+        Children are in the order of their parents, so no line crosses another.
+        """
+        ranked = [list(range(self.width))]
+        for parents in self.parents:
+            row_of_parent = [ranked[-1].index(parent) for parent in parents]
+            ranked.append(sorted(range(self.width), key=row_of_parent.__getitem__))
+        return ranked
+
+    @cached_property
+    def heirs(self) -> list[dict[int, list[int]]]:
+        """For each step and beam, the beams of the shown step that descend from it."""
+        heirs = [{beam: [beam] for beam in range(self.width)}]
+        for parents in reversed(self.parents):
+            of_parents: dict[int, list[int]] = {beam: [] for beam in range(self.width)}
+            for beam, parent in enumerate(parents):
+                of_parents[parent] += heirs[0][beam]
+            heirs.insert(0, {parent: sorted(found) for parent, found in of_parents.items()})
+        return heirs
+
+    def headline(self) -> str:
+        """Return what the picture shows, in words."""
+        copies = sum(len(blocks) for _, blocks in self.run[self.step])
+        return (
+            f"Step {self.step + 1} of {len(self.run)}: {len(self._used(self.step))} blocks in use; "
+            f"a copy for each beam would take {copies}."
+        )
+
+    def _used(self, step: int) -> set[int]:
+        return {block for _, blocks in self.run[step] for block in blocks}
+
+    def changes(self) -> str:
+        """Return what the shown step changed: beams that restarted, and blocks that are free."""
+        if not self.step:
+            return ""
+        restarts = []
+        for beam, parent in enumerate(self.parents[-1]):
+            old = self.lines[self.step - 1][parent]
+            new = self._line(beam)
+            if old != new:
+                restarts.append(f"beam {new} is dropped and restarts as a fork of beam {old}")
+        text = "; ".join(restarts) if restarts else "each beam continues"
+        text = f"{text[0].upper()}{text[1:]}."
+        freed = sorted(self._used(self.step - 1) - self._used(self.step))
+        if freed:
+            text += f" Free again: block {_listed(freed)}."
+        return text
+
+    # The tokens
+
+    def tokens(self, space: Space) -> Drawn:
+        """Draw the newest token of each beam of each step, and lines to those before."""
+        steps = NARROW_STEPS if space.is_narrow else len(self.run)
+        first = max(0, self.step + 1 - steps)
+        pitch = space.width / steps
+        lines = []
+        boxes = []
+        for step in range(first, self.step + 1):
+            x = pitch * (step - first) + 7
+            for row, beam in enumerate(self.ranked[step]):
+                y = space.y + ROW * row + TOKEN / 2
+                if step > first:
+                    parent = self.ranked[step - 1].index(self.parents[step - 1][beam])
+                    lines.append(self._curve(step, beam, x, space.y + ROW * parent + TOKEN / 2, y))
+                boxes.append(self._token(step, beam, Place(x, y - TOKEN / 2, pitch - 14, TOKEN)))
+        return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
+
+    def _curve(self, step: int, beam: int, x: float, before: float, y: float) -> str:
+        """Draw a line from a beam to its parent, as wide as many beams descend from it."""
+        heirs = self.heirs[step][beam]
+        color = self._color(heirs[0]) if heirs else LINE
+        curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
+        return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
+
+    def _token(self, step: int, beam: int, place: Place) -> str:
+        """Draw the token that a beam got at a step, in the colours of the beams that have it."""
+        x, y, width, _ = place
+        heirs = self.heirs[step][beam]
+        text = plain(self.decode(self.run[step][beam][0][-1:]))
+        blocks = self._blocks_of_token(step, heirs)
+        say = f"{text!r}, chosen at step {step + 1}"
+        if not heirs:
+            say += ": this branch is dropped"
+        if blocks:
+            say += f", in block {_listed(blocks)}"
+        drawn = [box(*place, CARD, 1, LINE)]
+        band = width / max(1, len(heirs))
+        for i, heir in enumerate(heirs):
+            drawn.append(box(x + band * i, y, band, TOKEN, self._color(heir), 0.34))
+        left = x + max(2, (width - wide(text, 12)) / 2)
+        ink, look = (INK, "") if heirs else (SOFT, "text-decoration:line-through")
+        drawn.append(label(left, y + TOKEN / 2 + 4, text, 12, ink, width - 4, look))
+        links = [f"b{block}" for block in blocks] or [f"t{step}-{beam}"]
+        if step == self.step:
+            line = self._line(beam)
+            drawn.append(label(x + width + 1, y + TOKEN / 2 + 4, f"{line}", 12, look=BOLD))
+            say = f"beam {line}: {say}"
+            links = [f"last{line}"]
+        return linked(links, say, *drawn)
+
+    def _blocks_of_token(self, step: int, heirs: Iterable[int]) -> list[int]:
+        """Return the blocks that hold the token chosen at a step; the newest is not stored yet."""
+        if step == self.step:
+            return []
+        at = (len(self.prompt) + step) // self.block_size
+        return list(dict.fromkeys(self._table(heir)[at] for heir in heirs))
+
+    # The blocks of the beams of the shown step
+
+    @property
+    def full_prompt_blocks(self) -> int:
+        return len(self.prompt) // self.block_size
+
+    def _table(self, beam: int) -> list[int]:
+        return self.run[self.step][beam][1]
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The beams of the shown step, a row each: beams that share a block are neighbours.
+
+        If two beams share a block they share all blocks before it.
+        """
+        beams = self.ranked[self.step]
+        order: dict[tuple[int, int], int] = {}
+        for i, beam in enumerate(beams):
+            for place in enumerate(self._table(beam)):
+                order.setdefault(place, i)
+        return sorted(
+            beams, key=lambda beam: [order[place] for place in enumerate(self._table(beam))]
+        )
+
+    def tables(self, space: Space) -> Drawn:
+        """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
+        row, gap, prompt, left = space.pick((44, 6, 84, 164), (30, 3, 74, 124))
+        bottom = space.y + row * self.width
+        parts = []
+        for i, beam in enumerate(self.rows):
+            parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
+        place = Place(prompt, space.y, left - prompt - gap, bottom - space.y - gap)
+        parts.append(self._prompt(place))
+        longest = blocks_for(len(self.prompt) + len(self.run), self.block_size)
+        columns = longest - self.full_prompt_blocks
+        pitch = (space.width - left) / columns
+        for at in range(self.full_prompt_blocks, len(self._table(0))):
+            x = left + pitch * (at - self.full_prompt_blocks)
+            first = 0
+            # Beams that share a block are neighbours.
+            for block, rows in Counter(self._table(beam)[at] for beam in self.rows).items():
+                grid = Grid(x, space.y + row * first, 1, pitch - gap, row * rows - gap)
+                drawn = self._block(at, block, self.rows[first : first + rows], space.is_narrow)
+                parts += slots([drawn], grid)
+                first += rows
+        return Drawn(parts, bottom + 2)
+
+    def _name(self, beam: int, middle: float, right: float) -> str:
+        """Draw the name of a beam of the shown step, and its colour."""
+        blocks = self._table(beam)
+        line = self._line(beam)
+        name = label(0, middle + 6, f"beam {line}", 12.5, look=BOLD)
+        color = box(right, middle - 7, 14, 18, self._color(beam), 0.6)
+        say = f"beam {line}: blocks {', '.join(map(str, blocks))}"
+        # All beams have the prompt's blocks: linked with them, all would light up.
+        own = blocks[self.full_prompt_blocks :]
+        return linked([f"last{line}", *(f"b{block}" for block in own)], say, name, color)
+
+    def _prompt(self, place: Place) -> str:
+        """Draw the prompt's full blocks, which all beams share."""
+        blocks = self._table(0)[: self.full_prompt_blocks]
+        tokens = self.full_prompt_blocks * self.block_size
+        numbers = ", ".join(map(str, blocks))
+        say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
+        x, y, width, _ = place
+        drawn = [
+            box(*place, NEUTRAL, 0.16, LINE),
+            label(x + 3, y + 20, "prompt", within=width - 5),
+            label(x + 3, y + 38, f"{len(blocks)} blocks", 11.5, within=width - 5),
+            label(x + 3, y + 56, f"{self.width} beams", 11.5, within=width - 5, look=BOLD),
+        ]
+        return linked([f"b{block}" for block in blocks], say, *drawn)
+
+    def _block(self, at: int, block: int, beams: Sequence[int], is_narrow: bool) -> Block:
+        """Return a block that these beams share; a narrow one has no room for its words."""
+        token_ids = [*self.prompt, *self.run[self.step][beams[0]][0][:-1]]
+        stored = token_ids[at * self.block_size : (at + 1) * self.block_size]
+        words = [plain(self.decode([token])) for token in stored]
+        lines = sorted(self._line(beam) for beam in beams)
+        return Block(
+            block,
+            tuple(Owner(f"beam {self._line(beam)}", Look(self._color(beam))) for beam in beams),
+            words=() if is_narrow else tuple(map(Word, words)),
+            note=f"{len(beams)} beams" if len(beams) > 1 and not is_narrow else "",
+            say=f"block {block}, held by beam {_listed(lines)}: {' '.join(words)}",
+        )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Return "1 and 2" for [1, 2]."""
+    return " and ".join(map(str, numbers))

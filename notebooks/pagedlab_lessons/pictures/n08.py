@@ -1,0 +1,194 @@
+"""Notebook 08's opening: chats as the rows of a conventional cache, and in blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedlab.recipes.trace import SequenceState
+from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
+from pagedlab_lessons.drawing import (
+    CARD,
+    INK,
+    LINE,
+    SOFT,
+    Block,
+    Drawing,
+    Grid,
+    Owner,
+    Run,
+    Strip,
+    Table,
+    box,
+    label,
+    linked,
+    pool,
+    rows,
+    shortened,
+)
+from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Legend, Space, Text, page, title
+from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
+
+ROW = 40.0  # pixels a chat
+PADDING = Look(NEUTRAL, "//", is_pale=True)
+STORED = Look(SEQUENCE_COLORS[0])
+LOOKS_OF_ROWS = [
+    (STORED, "holds a token"),
+    (PADDING, "padding"),
+    (STORED.pale, "of a chat that has ended"),
+]
+LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.pale, "empty slot")]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat after a step.
+
+    Args:
+        name: of its sequence.
+        sequence: its sequence.
+        asked: its question, without the middle of a long one.
+        end: the step in which it ends.
+        look: of its tokens.
+    """
+
+    name: str
+    sequence: SequenceState
+    asked: str
+    end: int
+    look: Look
+
+
+def rectangle(
+    run: Sequence[Moment], step: int, questions: Sequence[str], size: int, token_bytes: float
+) -> Drawing:
+    """Chats after `step`, on one scale: as the rows of a conventional cache, padded on the
+    left, and in their blocks.
+
+    Args:
+        run: the moments of a recording.
+        step: the step.
+        questions: one a chat.
+        size: slots in a block.
+        token_bytes: bytes of a token's keys and values.
+    """
+    ends = {name: span.end for name, span in steps_of(run).items()}
+    chats = []
+    for row, (name, sequence) in enumerate(run[step].items()):
+        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
+        chats.append(Chat(name, sequence, _short(questions[row]), ends[name], look))
+    longest = max(chat.sequence.prompt for chat in chats)
+    columns = longest + step - 1
+    widest = longest + max(ends.values()) - 1
+    places = columns * len(chats)
+    stored = sum(chat.sequence.tokens for chat in chats)
+    used, most = _blocks_in(run[step]), max(map(_blocks_in, run[: step + 1]))
+
+    def kib(tokens: int) -> str:
+        return f"{tokens * token_bytes / 1024:,.0f} KiB"
+
+    more = (
+        f"{len(chats)} rows x {columns} columns; {1 - stored / places:.0%} is padding or belongs "
+        "to chats that have ended"
+    )
+    less = (
+        f"{used} blocks of {size}; {1 - stored / (used * size):.0%} empty. At their peak "
+        f"{kib(most * size)}"
+    )
+    padded = [_padded_row(chat, step, longest, widest) for chat in chats]
+    in_blocks = [_row_of_blocks(chat, step, size, widest) for chat in chats]
+    return page(
+        f"Step {step}: the rectangle takes {kib(places)}, the blocks take {kib(used * size)}.",
+        Beside(
+            [
+                [title(ONE_RECTANGLE), Text(more, (12, 11)), Legend(LOOKS_OF_ROWS), *padded],
+                [title(BLOCKS), Text(less, (12, 11)), Legend(LOOKS_OF_BLOCKS), *in_blocks],
+            ],
+        ),
+    )
+
+
+ONE_RECTANGLE = "A conventional cache: one rectangle"
+BLOCKS = "The same chats in blocks"
+
+
+def _short(question: str) -> str:
+    """Return a question without the middle of a long one."""
+    if len(question) < 70:
+        return question
+    sentences = question.split(". ") * 2
+    return f"{sentences[0]}. … {sentences[-1]}"
+
+
+def _blocks_in(moment: Moment) -> int:
+    return sum(len(sequence.blocks) for sequence in moment.values())
+
+
+def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
+    """A chat as a row of the rectangle, below its question.
+
+    Args:
+        step: the step.
+        longest: tokens of the longest prompt.
+        widest: columns of the rectangle after the last step.
+    """
+    columns = longest + step - 1
+    start = longest - chat.sequence.prompt
+    stop = longest + min(step, chat.end) - 1  # the token that was written last is not stored yet
+    look = chat.look.pale if chat.end <= step else chat.look
+    tokens = [
+        Run(0, columns, PADDING, LINE),
+        Run(start, stop, Look(CARD)),
+        Run(start, stop, look),
+    ]
+    say = f"{chat.asked} A row of {columns} slots, {columns - stop + start} of them padding"
+    say += "; the chat has ended, the row stays." if chat.end <= step else "."
+
+    def draw(space: Space) -> Drawn:
+        asked = shortened(chat.asked, 12, space.width)
+        bar = Strip(space.x, space.y + 18, space.width / widest, 17)
+        drawn = [
+            _ground(space),
+            label(space.x, space.y + 12, asked, 12, INK, space.width),
+            *rows(tokens, bar),
+        ]
+        return Drawn([linked([chat.name], say, *drawn)], space.y + ROW)
+
+    return draw
+
+
+def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
+    """A chat in its blocks, below the end of its answer.
+
+    Args:
+        step: the step.
+        size: slots in a block.
+        widest: columns of the rectangle after the last step.
+    """
+    sequence = chat.sequence
+    table = Table(chat.name, sequence.blocks, sequence.tokens, chat.look)
+    blocks = [
+        Block(number, (Owner(chat.name, chat.look, table.filled(entry, size)),))
+        for entry, number in enumerate(sequence.blocks)
+    ]
+    answer = "".join(sequence.new_words).replace("\n", " ").strip()
+    say = f"{chat.asked} {len(blocks)} blocks of {size} for {sequence.tokens} tokens."
+
+    def draw(space: Space) -> Drawn:
+        wrote = tail(answer, *space.pick((70, 68), (44, 42)))
+        ink = SOFT if chat.end <= step else INK
+        width = size * space.width / widest - 2
+        drawn = [
+            _ground(space),
+            label(space.x, space.y + 12, wrote, 12, ink, space.width),
+            *pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2)),
+        ]
+        if chat.end <= step:
+            said = f"ended with step {chat.end}; its blocks are free"
+            drawn.append(label(space.x, space.y + 31, said, 11.5, SOFT))
+        return Drawn([linked([chat.name], say, *drawn)], space.y + ROW)
+
+    return draw
+
+
+def _ground(space: Space) -> str:
+    """Draw what makes the whole of a row one that can be pointed at."""
+    return box(space.x, space.y, space.width, 36, CARD, 0)
