@@ -1,13 +1,20 @@
 // Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
 // back. The page is a template of the state; `show` writes only what differs.
 
-import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
+import {
+  drawCopyArrows,
+  ownersOfBlocks,
+  rowsOfBlocks,
+  showBlocks,
+  tableName,
+  tableStrip,
+} from "./blocks.js";
 import { isOwnEnter, makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
 import { format, inBytes, percent, plural } from "./words.js";
 
 /**
- * @import { Owner } from "./blocks.js"
+ * @import { BlockLook, Owner, Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
  */
 
@@ -19,15 +26,6 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {(message: object) => void} send
  * @property {(event: string, listener: () => void) => void} on
  * @property {(event: string, listener: () => void) => void} off
- */
-
-/**
- * @typedef {object} Table a sequence and its block table
- * @property {string} name
- * @property {string} color
- * @property {number} pattern
- * @property {number} tokens
- * @property {(number | null)[]} blocks null: the table has something there that is no block
  */
 
 /**
@@ -69,12 +67,6 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {string} [happened] what the last operation did and why, in place of what can be done
  */
 
-/**
- * A sequence that lists a block, and as which logical block.
- *
- * @typedef {Owner & {index: number}} Reader
- */
-
 const USUAL_MODEL = "LLaMA-2-7B";
 const MOST_WARNINGS = 4;
 const MOST_CALLS = 6;
@@ -103,7 +95,7 @@ class GridView {
     this.state = model.get("state");
     /** @type {number[]} The counts of the state before. */
     this.countsBefore = [];
-    /** @type {Reader[][]} For each block the sequences that list it. */
+    /** @type {Owner[][]} For each block the sequences that list it. */
     this.readers = [];
     /** @type {string | null} The sequence that Append, Write, Fork and Free act on. */
     this.selected = null;
@@ -276,7 +268,8 @@ class GridView {
     // By the states' numbers: a state that got lost on its way leaves no message open.
     const answers = Math.max(1, this.state.serial - before.serial);
     this.unanswered = Math.max(0, this.unanswered - answers);
-    this.readers = readersOf(this.state);
+    const { counts, tables, block_size: blockSize } = this.state;
+    this.readers = ownersOfBlocks(counts.length, tables, blockSize);
     this.select();
     const hadFocus = this.hasFocusIn(".pl-tables");
     this.paint();
@@ -348,10 +341,8 @@ class GridView {
     const isPointing = this.pointed !== null && counts[this.pointed] > 0;
     this.root.className = classes({ root: true, many: columns > 16, pointing: isPointing });
     show(this.root, this.page());
-    const rows = find(this.root, ".pl-blocks").children;
-    this.rowsOfBlocks().forEach((row, r) => {
-      show(rows[r], html`${row.map((blockId) => this.block(blockId))}`);
-    });
+    const rows = rowsOfBlocks(counts.length, columns);
+    showBlocks(this.root, rows, this.state.block_size, (blockId) => this.lookOfBlock(blockId));
     show(find(this.root, ".pl-tables"), this.tables());
     // A late answer must not pull back a slider that moves.
     if (!this.unanswered) findInput(this.root, ".pl-scrubber").value = String(step);
@@ -378,9 +369,7 @@ class GridView {
         <div class="pl-main">
           <div class="pl-canvas">
             <div class="pl-blocks" role="grid" aria-label="physical blocks"
-              style="--columns: ${this.state.columns}">
-              ${this.rowsOfBlocks().map(() => html`<div class="pl-row" role="row" data-own></div>`)}
-            </div>
+              style="--columns: ${this.state.columns}" data-own></div>
             <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
           <p class="pl-detail">${this.describe(this.pointed)}</p>
           <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
@@ -530,30 +519,19 @@ class GridView {
     return html`<li value="${number}" class="${css}">${text}</li>`;
   }
 
-  /** The numbers of the blocks, row by row. */
-  rowsOfBlocks() {
-    const { counts, columns } = this.state;
-    const blockIds = [...counts.keys()];
-    const firsts = blockIds.filter((blockId) => blockId % columns === 0);
-    return firsts.map((first) => blockIds.slice(first, first + columns));
-  }
-
   /**
    * @param {number} blockId
-   * @returns {Markup}
+   * @returns {BlockLook}
    */
-  block(blockId) {
+  lookOfBlock(blockId) {
     const size = this.state.block_size;
     const count = this.state.counts[blockId];
-    const readers = this.readers[blockId];
-    const names = readers.map(({ name }) => name);
-    const held = Math.max(0, ...readers.map((reader) => reader.held));
+    const owners = this.readers[blockId];
+    const names = owners.map(({ name }) => name);
+    const held = Math.max(0, ...owners.map((owner) => owner.held));
     const holders = names.join(" and ") || "in no table";
-    const contents = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
-    return html`<button type="button" role="gridcell" tabindex="-1"
-      class="${this.blockClass(blockId)}" data-block="${blockId}" data-count="${count}"
-      data-owners="${names.join(" ")}" aria-label="block ${blockId}, ${contents}">
-      ${blockInside(blockId, count, readers, size)}</button>`;
+    const said = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
+    return { count, owners, css: this.blockClass(blockId), said };
   }
 
   /**
@@ -592,33 +570,13 @@ class GridView {
    * @param {Table} table
    * @returns {Markup}
    */
-  tableRow({ name, color, pattern, tokens, blocks }) {
+  tableRow(table) {
+    const { name, color } = table;
     const isSelected = name === this.selected;
-    const cells = blocks.map((blockId, index) => this.cell(name, tokens, blockId, index));
     return html`<div class="${classes({ table: true, selected: isSelected })}" role="row"
       style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
-      <button class="pl-name" type="button" role="gridcell" tabindex="-1"><b>${name}</b>
-        <i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-        <small>${plural(tokens, "token")}</small></button>
-      <div class="pl-strip" role="presentation">${cells}</div></div>`;
-  }
-
-  /**
-   * @param {string} name
-   * @param {number} tokens
-   * @param {number | null} blockId
-   * @param {number} index number of the logical block
-   * @returns {Markup}
-   */
-  cell(name, tokens, blockId, index) {
-    const size = this.state.block_size;
-    const held = heldTokens(tokens, index, size);
-    const css = classes({ cell: true, lit: blockId !== null && blockId === this.pointed });
-    const place = `${name}, logical block ${index}: physical block ${blockId}`;
-    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
-        data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
-        style="width: ${percent(held, size)}"></i><span
-        aria-hidden="true">${blockId ?? "?"}</span></button>`;
+      <button class="pl-name" type="button" role="gridcell" tabindex="-1">${tableName(table)}</button>
+      ${tableStrip(table, this.state.block_size, this.pointed)}</div>`;
   }
 
   // ---- sentences
@@ -695,7 +653,7 @@ class GridView {
   }
 
   /**
-   * @param {Reader} reader
+   * @param {Owner} reader
    * @returns {string}
    */
   describeReader({ name, index, held }) {
@@ -734,24 +692,6 @@ function atLineStart(box, top) {
   const lines = /** @type {HTMLElement[]} */ ([...box.children]);
   const starts = lines.map((line) => line.offsetTop - box.offsetTop);
   return starts.find((start) => start >= top) ?? top;
-}
-
-/**
- * For each block the sequences that list it.
- *
- * @param {GridState} state
- * @returns {Reader[][]}
- */
-function readersOf({ counts, tables, block_size: blockSize }) {
-  /** @type {Reader[][]} */
-  const readers = counts.map(() => []);
-  for (const { name, color, pattern, tokens, blocks } of tables) {
-    blocks.forEach((blockId, index) => {
-      const held = heldTokens(tokens, index, blockSize);
-      if (blockId !== null) readers[blockId]?.push({ name, color, pattern, index, held });
-    });
-  }
-  return readers;
 }
 
 /**
