@@ -55,16 +55,15 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
  * @property {number} steps
- * @property {[string, boolean][]} [log] what each step did, and whether it went wrong
+ * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {number} log_first steps before the first one of `log`
- * @property {string[]} [calls] calls of the pool in this step
+ * @property {string[]} calls calls of the pool in this step
  * @property {string | null} note
  * @property {string | null} error
  * @property {string[]} problems
  * @property {Challenge | null} challenge
- * @property {Record<number, number>} [born] the step in which each block was taken
- * @property {Record<number, string>} [origins] what took blocks in a step
- * @property {string} [happened] what the last operation did and why, in place of what can be done
+ * @property {Record<number, number>} born the step in which each block was taken
+ * @property {Record<number, string>} origins what took blocks in a step
  */
 
 const USUAL_MODEL = "LLaMA-2-7B";
@@ -72,6 +71,7 @@ const MOST_WARNINGS = 4;
 const MOST_CALLS = 6;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
 const MOST_TOKENS = 99_999; // of one operation
+const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
 const WRITE_TITLE = `Append one token. It is written in the last block if there is
 room; if another sequence reads that block too, the block is copied first`;
@@ -86,10 +86,7 @@ class GridView {
     this.model = model;
     this.root = makeRoot("block pool");
     this.keepTabStops = roving(this.root);
-    /**
-     * @type {{presets: string[], models: {name: string, bytes: number}[], brief?: boolean}}
-     * brief: most of what can be done is behind "More"
-     */
+    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
     this.setup = model.get("setup");
     /** @type {GridState} */
     this.state = model.get("state");
@@ -302,8 +299,7 @@ class GridView {
   /** Keeps the keyboard inside the widget: the row that had the focus is gone. */
   takeFocus() {
     const name = this.root.querySelector(".pl-selected .pl-name");
-    const more = this.root.querySelector(".pl-more:not([open]) > summary");
-    const next = /** @type {HTMLElement | null} */ (name ?? more);
+    const next = /** @type {HTMLElement | null} */ (name);
     (next ?? find(this.root, '[data-op="new"]')).focus();
   }
 
@@ -353,15 +349,14 @@ class GridView {
   /** The page without blocks and tables. */
   page() {
     const { challenge } = this.state;
-    const { brief } = this.setup;
     const table = this.state.tables.find(({ name }) => name === this.selected);
     const isDone = challenge && !challenge.missing.length;
     const warnings = this.warnings();
     return html`
-      <p class="pl-prompt">${this.happened() || this.whatNext(table)}</p>
+      <p class="pl-prompt">${this.whatNext(table)}</p>
       <div class="pl-goal ${classes({ done: isDone })}" ${challenge ? "" : "hidden"}>
         ${challenge ? challengeTemplate(challenge) : ""}</div>
-      ${brief ? this.briefToolbar(table) : this.toolbar(table)}
+      ${this.toolbar(table)}
       <div class="pl-alert" role="alert" ${warnings.length ? "" : "hidden"}>${warnings.join(
         "\n",
       )}</div>
@@ -376,17 +371,16 @@ class GridView {
         </div>
         <div class="pl-side">
           <div class="pl-stats">${this.stats()}</div>
-          ${brief ? "" : html`${this.memory()}${this.history()}`}
+          ${this.memory()}${this.history()}
         </div>
       </div>
-      ${brief ? this.more(table) : ""}
       <div class="pl-spoken" aria-live="polite">${this.spoken()}</div>`;
   }
 
   /** What a screen reader says of the step. */
   spoken() {
-    const { note, happened, log = [], log_first: logFirst, step } = this.state;
-    return note ?? (happened || (log[step - 1 - logFirst]?.[0] ?? "the pool is empty"));
+    const { note, log, log_first: logFirst, step } = this.state;
+    return note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
   }
 
   /** What went wrong, one line each. */
@@ -401,58 +395,28 @@ class GridView {
    * @param {Table | undefined} table of the selected sequence
    * @returns {Markup}
    */
-  briefToolbar(table) {
-    return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
-        <span class="pl-group">${this.chip(table)}${forkButton(table)}</span>
-        ${undoButton(this.state.step)}</div>`;
-  }
-
-  /**
-   * What the brief toolbar leaves out.
-   *
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
-  more(table) {
-    return html`<details class="pl-more"><summary>More</summary>
-        ${this.toolbar(table)}${this.memory()}${this.history()}</details>`;
-  }
-
-  /**
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
-  chip(table) {
-    return html`<span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
-      this.selected ?? "no sequence"
-    }</span>`;
-  }
-
-  /**
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
   toolbar(table) {
     const { step, steps } = this.state;
-    const { presets, brief } = this.setup;
+    const { presets } = this.setup;
     const amount = this.amount ?? "";
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
-    return html`<div class="pl-toolbar" role="group"
-        aria-label="${brief ? "more operations" : "operations"}">
+    return html`<div class="pl-toolbar" role="group" aria-label="operations">
         ${button("new", true, "New sequence", newTitle, 0)}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
           max="${MOST_TOKENS}" value="${this.usualAmount}" title="Enter makes a sequence"
           data-own-enter> token${amount === 1 ? "" : "s"}</label>
         <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
-          ${this.chip(table)}
+          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
+            this.selected ?? "no sequence"
+          }</span>
           ${button("append", has, `Append ${amount}`, APPEND_TITLE)}
           ${button("write", has, "Write 1", WRITE_TITLE)}
-          ${brief ? "" : forkButton(table)}
+          ${button("fork", has, "Fork", FORK_TITLE)}
           ${button("free", has, "Free", freeTitle)}</span>
         <span class="pl-group" role="toolbar" aria-label="steps">
-          ${brief ? "" : undoButton(step)}
+          ${button("undo", step > 0, "Undo", "Back one step")}
           ${button("redo", step < steps, "Redo", "Forward one step")}
           ${button("reset", steps > 0, "Reset", "Start over")}</span>
         <select class="pl-select" data-ref="examples" aria-label="play an example"
@@ -493,7 +457,7 @@ class GridView {
 
   /** The steps so far, and a slider to go back. */
   history() {
-    const { step, steps, calls = [], log = [] } = this.state;
+    const { step, steps, calls, log } = this.state;
     const position = `Step ${step} of ${steps}`;
     const shownCalls = calls.slice(0, MOST_CALLS);
     if (calls.length > MOST_CALLS) shownCalls.push("…");
@@ -581,12 +545,6 @@ class GridView {
 
   // ---- sentences
 
-  /** What the last operation did, where Python says it in sentences. */
-  happened() {
-    const { step, steps, happened } = this.state;
-    return happened && step < steps ? `Step ${step} of ${steps}: ${happened}` : happened;
-  }
-
   /**
    * What the reader can do next.
    *
@@ -645,8 +603,8 @@ class GridView {
     const parts = [`Block ${blockId}: ${plural(counts[blockId], "reference")}`];
     parts.push(...this.readers[blockId].map((reader) => this.describeReader(reader)));
     if (!this.readers[blockId].length) parts.push("in no table: lost");
-    const step = born?.[blockId];
-    if (step) parts.push(`taken in step ${step}, ${origins?.[step]}`);
+    const step = born[blockId];
+    if (step) parts.push(`taken in step ${step}, ${origins[step]}`);
     const slot = this.describeSlot(blockId);
     if (slot) parts.push(slot);
     return parts.join(" · ");
@@ -705,22 +663,6 @@ function atLineStart(box, top) {
 function button(op, enabled, text, title, tabIndex = -1) {
   return html`<button class="pl-button" type="button" tabindex="${tabIndex}" data-op="${op}"
   title="${title}" aria-disabled="${!enabled}">${text}</button>`;
-}
-
-/**
- * @param {Table | undefined} table of the selected sequence
- * @returns {Markup}
- */
-function forkButton(table) {
-  return button("fork", Boolean(table), "Fork", "A second sequence over the same blocks");
-}
-
-/**
- * @param {number} step
- * @returns {Markup}
- */
-function undoButton(step) {
-  return button("undo", step > 0, "Undo", "Back one step");
 }
 
 /**
