@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pagedlab_lessons import readers_code
-from pagedlab_lessons.checks import TOPICS, CheckResult, Wrong, check, compare, compared, search, to_write
-from pagedlab_lessons.checks.results import REGISTERED, exercise, exercise_of_methods
+from pagedlab_lessons.checks import CheckResult, check, compared, exercise, search, to_write
+from pagedlab_lessons.checks.protocol import REGISTERED, TOPICS, Wrong, compare, exercise_of_methods
 from pagedlab_lessons.readers_code import HAS_ALARM
 from pagedlab_lessons.show import show_source
 
@@ -363,42 +363,20 @@ def half_of(n):
     return 1 / n
 
 
+@pytest.mark.parametrize("cases", [(), [], 5, [(1,), [1, 2]], [(1), (2)]])
+def test_cases_are_tuples_of_arguments(cases):
+    with pytest.raises(ValueError, match=r"compared needs a text and a list of cases, each a tuple .* got 'Right.'"):
+        compared("Right.", cases)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "right", "message"),
-    [
-        (("Right.",), twice, "compared needs a case at least"),
-        (("Right.", []), twice, "compared needs a case at least"),
-        (("Right.", 5), twice, "cases must be a list of tuples, got 5"),
-        (("Right.", [(1,), [1, 2]]), twice, r"case 2 must be a tuple .* one argument: \(5,\), got \[1, 2\]"),
-        (("Right.", [(1), (2)]), twice, r"case 1 must be a tuple .* one argument: \(5,\), got 1"),
-        (("Right.", [(1,), (1, 2)]), twice, r"the case \(1, 2\) does not fit twice\(n.*: too many"),
-        (("Right.", [()]), twice, r"the case \(\) does not fit twice\(n.*: missing"),
-        (("Right for {1, 2}.", [(1,)]), twice, "other braces are written twice"),
-        (("Right for {", [(1,)]), twice, "other braces are written twice"),
-        ((twice,), twice, "compared needs a text and the cases"),
-        (("Right.", [(1,), (0,)]), half_of, r"half_of\(0\) raises an error, .*ZeroDivisionError"),
-    ],
+    ("right", "why", "error"),
+    [(half_of, None, ZeroDivisionError), (twice, half_of, ZeroDivisionError), (twice, lambda: "because", TypeError)],
 )
-@pytest.mark.usefixtures("registered")
-def test_a_teachers_mistake_is_named_where_the_check_is_written(arguments, right, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        compared(*arguments)(right)
+def test_a_teachers_mistake_is_found_where_the_check_is_written(right, why, error):
+    with pytest.raises(error):
+        compared("Right.", [(1,), (0,)], why=why)(right)
     assert right.__name__ not in dir(check)
-
-
-@pytest.mark.parametrize(
-    ("why", "message"),
-    [
-        ("because", "why must be a function of a case's arguments, got 'because'"),
-        (lambda: "because", r"the case \(1,\) does not fit why\(\)"),
-        (lambda n: n, r"why\(1\) must return a str, got 1"),
-        (lambda n: f"{1 / (n - 1)}", r"why\(1\) raises an error, .*ZeroDivisionError"),
-    ],
-)
-@pytest.mark.usefixtures("registered")
-def test_a_mistake_in_why_is_named_where_the_check_is_written(why, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        compared("Right.", [(1,)], why=why)(twice)
 
 
 @pytest.mark.parametrize("name", ["slot", "arrivals", "attend_one"])
@@ -422,25 +400,6 @@ def test_a_check_of_ones_own_has_a_name_of_its_own(register, name):
     with pytest.raises(ValueError, match=f"the series has a check '{name}'; choose a name"):
         register(check_mine)
     assert before == REGISTERED
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_check_that_fails_itself_does_not_blame_the_answer():
-    limit = [4]
-
-    def below_the_limit(n):
-        return n // limit[0]
-
-    def reason(n):
-        return f"{n} of {limit[0]}" if limit else 1 / 0
-
-    compared("Right.", [(5,)])(below_the_limit)
-    compared("Right.", [(5,)], name="explained", why=reason)(twice)
-    limit.clear()
-    for result in (check.below_the_limit(lambda n: 0), check.explained(lambda n: 0)):
-        assert result.message.startswith("The check itself has a mistake, not your answer: "), str(result)
-        assert "Error" in result.message
-        assert (result.operations, result.got) == ((), "")
 
 
 @pytest.mark.usefixtures("registered")
@@ -468,7 +427,7 @@ def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
 
 @pytest.mark.usefixtures("registered")
 def test_braces_become_the_number_of_cases():
-    compared("Right for all {} of {{1, 2}}.", [(1,), (2,)])(twice)
+    compared("Right for all {} of {1, 2}.", [(1,), (2,)])(twice)
     assert check.twice(twice).message == "Right for all 2 of {1, 2}."
 
 
@@ -491,10 +450,8 @@ def test_a_result_reads_as_text_and_as_escaped_html():
 
 
 def test_an_unknown_check_names_those_there_are():
-    with pytest.raises(AttributeError, match=r"no check 'blok_pool'; did you mean 'block_pool'\? There are .*slot"):
+    with pytest.raises(AttributeError, match=r"no check 'blok_pool'; there are .*block_pool.*slot"):
         check.blok_pool  # noqa: B018
-    with pytest.raises(AttributeError, match=r"no check 'zzz'. There are .*slot"):
-        check.zzz  # noqa: B018
 
 
 def test_help_describes_the_answer_and_the_result():
@@ -502,8 +459,6 @@ def test_help_describes_the_answer_and_the_result():
     assert "slot(answer: 'Any') -> 'CheckResult'" in said
     assert "Your function is called like slot(block_ids: collections.abc.Sequence[int], position: int" in said
     assert "The answer: A class with BlockPool's verbs." in (check.block_pool.__doc__ or "")
-    listed = pydoc.render_doc(check, renderer=pydoc.plaintext)
-    assert all(name in listed for name in dir(check))
 
 
 def test_each_module_has_the_checks_that_are_listed():

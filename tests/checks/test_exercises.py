@@ -16,7 +16,7 @@ import pytest
 from pagedlab_lessons.checks import check
 
 from pagedlab.kernels.runtime import INTERPRETED
-from support.exercises import EXERCISES, SOLUTION, edited_answer, imports_of, solution_of
+from support.exercises import EXERCISES, SOLUTION, edited_answer, imports_of, run_cell, solution_of
 from support.paths import ROOT
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ of_each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=[f"{e.note
 def test_stub_is_not_attempted_and_the_folded_solution_passes(exercise):
     names = {"__name__": "notebook"}
     exec(exercise.imports, names)
-    exec(exercise.stub, names)
+    run_cell(exercise.stub, names)
     assert eval(exercise.call, names).status == "not attempted"
     exec(solution_of(exercise), names)
     result = eval(exercise.call, names)

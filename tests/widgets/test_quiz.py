@@ -40,19 +40,25 @@ SUM = Question("What is `1 + 1`?", (Answer("2", "Count.", right=True), Answer("1
 def test_a_teacher_asks_own_questions():
     shown = Quiz([SUM])
     assert repr(shown) == "1. What is `1 + 1`?\n   a) 2\n   b) 11"
-    assert "<code>1 + 1</code>" in shown.page
-    assert "Right. Count." in shown.page
-    assert shown.chosen == [None]
+    page = shown._repr_html_()
+    assert "<code>1 + 1</code>" in page
+    assert "Right. Count." in page
+    names = re.findall(r'<details class="pq-\w+" name="([^"]+)"', page)
+    assert names == ["What is `1 + 1`?"] * 2, "the browser closes one when the other opens"
 
 
 @pytest.mark.parametrize(
     ("questions", "message"),
     [
         ([], "questions must be"),
+        (SUM, "questions must be"),
         (5, "questions must be"),
         (["What?"], "questions must be"),
-        ([replace(SUM, answers=SUM.answers[:1])], "question 1 needs two answers at least, got 1"),
-        ([SUM, replace(SUM, answers=SUM.answers[1:] * 2)], "question 2 needs one right answer, got 0"),
+        (
+            [replace(SUM, answers=SUM.answers[:1])],
+            "question 1 needs one right answer .* got 1 right of 1",
+        ),
+        ([SUM, replace(SUM, answers=SUM.answers[1:] * 2)], "question 2 needs one right answer .* got 0 right of 2"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused(questions, message):
@@ -66,12 +72,6 @@ def test_answers_that_are_no_tuple_of_answers_are_refused(answers):
         Question("What is `1 + 1`?", answers)
 
 
-def test_questions_outside_a_list_are_refused():
-    for questions in ((SUM,), (SUM, SUM)):
-        with pytest.raises(TypeError, match="put the questions into a list"):
-            Quiz(*questions)
-
-
 def test_questions_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         SUM.text = "What is `2 + 2`?"
@@ -83,9 +83,9 @@ def test_every_notebook_ends_with_its_quiz(path):
     asked = [cell for cell in cells if f'Quiz("{path.stem[:2]}")' in cell.source]
     assert len(asked) == 1, f'{path.name} needs one cell with Quiz("{path.stem[:2]}")'
     data = asked[0].outputs[-1].data
-    for question in quiz_of(path.stem[:2]):
-        assert question.text in data["text/plain"], "the stored output is of an older quiz: run `make notebooks`"
-    assert data["text/html"].count("<details") == sum(len(q.answers) for q in quiz_of(path.stem[:2]))
+    quiz = Quiz(path.stem[:2])
+    stored = data["text/plain"], data["text/html"]
+    assert stored == (repr(quiz), quiz._repr_html_()), "the stored output is of an older quiz: run `make notebooks`"
 
 
 @each_notebook
@@ -127,14 +127,3 @@ def test_glossary_is_linked_from_every_notebook_but_by_terms_that_it_has():
         linked = set(re.findall(r"docs/glossary\.md#([\w-]+)", path.read_text()))
         assert linked, path.name
         assert linked <= terms, path.name
-
-
-def test_what_is_stored_reads_without_a_kernel_and_is_text_not_markup():
-    quiz = Quiz("13")
-    data, _ = quiz._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert "<code>llm.add</code>" in data["text/html"]
-    assert "&quot;bc&quot;" in data["text/html"]
-    assert "1. A handler calls" in data["text/plain"]
-    assert "   c) " in data["text/plain"]
-    assert quiz.chosen == [None, None, None]

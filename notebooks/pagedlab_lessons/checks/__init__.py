@@ -17,8 +17,8 @@ Only an interrupt by the reader does. A check stops after a million steps, or af
 the system has an alarm. A loop inside of a C function hears neither.
 
 How to write a check. A check is registered under its function's name, in a cell of a notebook or in
-a module `checks/<topic>.py`. topics.py lists the checks of a module. If values can
-be compared, write a right answer, the cases to try, and what a right answer proves:
+a module `checks/<topic>.py`. protocol.py lists the checks of each module, and has all names below.
+If values can be compared, write a right answer, the cases to try, and what a right answer proves:
 
     @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
     def waste(num_tokens: int, block_size: int) -> int:
@@ -36,45 +36,20 @@ It uses nothing of the cells above but imports. Folded below it are hints and
 tests/checks/wrong_<topic>.py lists three wrong answers for each check.
 """
 
-from difflib import get_close_matches
 from importlib import import_module
 
-from pagedlab_lessons.checks.comparing import Wrong, agree, compare, first_wrong, say, shape, trying
-from pagedlab_lessons.checks.results import (
+from pagedlab_lessons.checks.protocol import (
     REGISTERED,
+    TOPIC_OF,
     Check,
     CheckResult,
     compared,
     exercise,
-    exercise_of_methods,
+    search,
     to_write,
 )
-from pagedlab_lessons.checks.searching import Trial, replay, search
-from pagedlab_lessons.checks.topics import TOPIC_OF, TOPICS
-from pagedlab_lessons.readers_code import StillRunning, bounded, explain
 
-__all__ = [
-    "TOPICS",
-    "CheckResult",
-    "StillRunning",
-    "Trial",
-    "Wrong",
-    "agree",
-    "bounded",
-    "check",
-    "compare",
-    "compared",
-    "exercise",
-    "exercise_of_methods",
-    "explain",
-    "first_wrong",
-    "replay",
-    "say",
-    "search",
-    "shape",
-    "to_write",
-    "trying",
-]
+__all__ = ["CheckResult", "check", "compared", "exercise", "search", "to_write"]
 
 
 class Checks:
@@ -87,25 +62,11 @@ class Checks:
         if name in TOPIC_OF:
             import_module(f"{__name__}.{TOPIC_OF[name]}")
         if name not in REGISTERED:
-            raise AttributeError(_unknown(name, dir(self)))
+            raise AttributeError(f"there is no check {name!r}; there are {', '.join(dir(self))}")
         return REGISTERED[name]
 
     def __dir__(self) -> list[str]:
         return sorted({*TOPIC_OF, *REGISTERED})
 
 
-def _unknown(name: str, names: list[str]) -> str:
-    """Return what to say about a name that no check has: first a similar one, then all."""
-    similar = get_close_matches(name, names, n=1)
-    meant = f"; did you mean {similar[0]!r}?" if similar else "."
-    return f"there is no check {name!r}{meant} There are {', '.join(names)}"
-
-
-def _listed() -> str:
-    """Return the names of all checks, a topic a line."""
-    lines = [f"    {topic:<15} {', '.join(names)}" for topic, names in TOPICS.items()]
-    return "The checks by topic:\n\n" + "\n".join(lines)
-
-
-Checks.__doc__ = f"{Checks.__doc__}\n    {_listed()}\n"
 check = Checks()

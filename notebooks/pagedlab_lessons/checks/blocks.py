@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
 from pagedlab_lessons.broken import POOLS, CountsForks
-from pagedlab_lessons.checks import (
+from pagedlab_lessons.checks.protocol import (
     Trial,
     Wrong,
     agree,
     compared,
     exercise,
     exercise_of_methods,
-    explain,
     search,
     trying,
 )
+from pagedlab_lessons.readers_code import explain
 
 Names = dict[str, Any]  # variables of the operations
 INVARIANTS = {

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks import Wrong, compare, compared, exercise
+from pagedlab_lessons.checks.protocol import Wrong, compare, compared, exercise
 from pagedlab_lessons.memory import GIB, FirstFit, OutOfMemory
 
 

@@ -7,13 +7,14 @@ runs the kernels; launched.py has the check of puzzle 8.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks.watched import EMPTY_SPLIT, Cases, Mistake, Mistakes, puzzle
+from pagedlab_lessons.checks.watched import EMPTY_SPLIT, Cases, Mistakes, puzzle
 from pagedlab_lessons.puzzles import online_step
 
 STATE = ("m", "total", "acc")  # what online softmax keeps of the tiles so far
@@ -23,46 +24,15 @@ NO_MAXIMUM = (
 )
 
 
-def known(mistakes: Mistakes, message: str) -> Callable[[Mistake], Mistake]:
-    """Add the decorated function to `mistakes`, under the message that a reader gets."""
-
-    def add(computes: Mistake) -> Mistake:
-        mistakes[message] = computes
-        return computes
-
-    return add
-
-
 # Puzzle 1: weights --------------------------------------------------------------------------------
 
-OF_WEIGHTS: Mistakes = {}
-
-
-@known(OF_WEIGHTS, "m is not subtracted: these are exp(s).")
-def _without_the_maximum(g: Any) -> Any:
-    return g.s.exp()
-
-
-@known(OF_WEIGHTS, "The exponential is missing: these are s - m.")
-def _without_the_exponential(g: Any) -> Any:
-    return g.s - g.m
-
-
-@known(OF_WEIGHTS, "The sign is turned round: these are exp(m - s).")
-def _with_the_other_sign(g: Any) -> Any:
-    return (g.m - g.s).exp()
-
-
-@known(OF_WEIGHTS, "These are powers of two, not of e.")
-def _powers_of_two(g: Any) -> Any:
-    return (g.s - g.m).exp2()
-
-
-@known(OF_WEIGHTS, NO_MAXIMUM)
-def _quotient_of_exponentials(g: Any) -> Any:
-    return g.s.exp() / torch.tensor(g.m).exp()
-
-
+OF_WEIGHTS: Mistakes = {
+    "m is not subtracted: these are exp(s).": lambda g: g.s.exp(),
+    "The exponential is missing: these are s - m.": lambda g: g.s - g.m,
+    "The sign is turned round: these are exp(m - s).": lambda g: (g.m - g.s).exp(),
+    "These are powers of two, not of e.": lambda g: (g.s - g.m).exp2(),
+    NO_MAXIMUM: lambda g: g.s.exp() / torch.tensor(g.m).exp(),
+}
 puzzle(
     "weights",
     {
@@ -77,8 +47,6 @@ puzzle(
 )
 
 # Puzzle 2: scores ---------------------------------------------------------------------------------
-
-OF_SCORES: Mistakes = {}
 
 
 def _scored(
@@ -102,39 +70,21 @@ def _scored(
     return (keys * g.q[query, None]).sum(2) * (g.scale if scale is None else scale)
 
 
-@known(OF_SCORES, "The scale is missing.")
-def _scores_without_scale(g: Any) -> Any:
-    return _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0)
-
-
-@known(OF_SCORES, "Every program takes the query of head 0.")
-def _first_query(g: Any) -> Any:
-    return _scored(g, lambda j, h: j * g.HEADS + h, query=slice(1))
-
-
-@known(OF_SCORES, "Every program takes the keys of head 0.")
-def _keys_of_head_0(g: Any) -> Any:
-    return _scored(g, lambda j, h: j * g.HEADS + 0 * h)
-
-
-@known(
-    OF_SCORES,
-    "It steps from token to token as if there were one head: the next row is the next head's, and "
-    "a token's rows\nare HEADS * DIM apart.",
-)
-def _steps_by_rows(g: Any) -> Any:
-    return _scored(g, lambda j, h: j + h)
-
-
-@known(
-    OF_SCORES,
-    "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this memory a token's "
-    "heads do.",
-)
-def _tokens_of_a_head_together(g: Any) -> Any:
-    return _scored(g, lambda j, h: h * g.n + j)
-
-
+OF_SCORES: Mistakes = {
+    "The scale is missing.": lambda g: _scored(g, lambda j, h: j * g.HEADS + h, scale=1.0),
+    "Every program takes the query of head 0.": lambda g: _scored(
+        g, lambda j, h: j * g.HEADS + h, query=slice(1)
+    ),
+    "Every program takes the keys of head 0.": lambda g: _scored(
+        g, lambda j, h: j * g.HEADS + 0 * h
+    ),
+    "It steps from token to token as if there were one head: the next row is the "
+    "next head's, and a token's rows\nare HEADS * DIM apart.": lambda g: _scored(
+        g, lambda j, h: j + h
+    ),
+    "It steps as if all tokens of a head lay together, [HEADS, n, DIM]. In this "
+    "memory a token's heads do.": lambda g: _scored(g, lambda j, h: h * g.n + j),
+}
 puzzle(
     "scores",
     {
@@ -150,8 +100,6 @@ puzzle(
 )
 
 # Puzzle 3: a step of online softmax ---------------------------------------------------------------
-
-OF_STEP: Mistakes = {}
 
 
 def _step(g: Any, *uncorrected: str, **other: Any) -> tuple[Any, ...]:
@@ -175,26 +123,6 @@ def _padded(x: Any, tile: int) -> Any:
     return torch.cat([x, x.new_zeros(-len(x) % tile, *x.shape[1:])])
 
 
-@known(OF_STEP, "The sum so far is not corrected: multiply it by exp(m - new_m).")
-def _step_keeps_total(g: Any) -> Any:
-    return _step(g, "total")
-
-
-@known(OF_STEP, "The output so far is not corrected: multiply it by exp(m - new_m).")
-def _step_keeps_acc(g: Any) -> Any:
-    return _step(g, "acc")
-
-
-@known(OF_STEP, "Neither the sum nor the output so far is corrected for the new maximum.")
-def _step_keeps_both(g: Any) -> Any:
-    return _step(g, "total", "acc")
-
-
-@known(
-    OF_STEP,
-    "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
-    "larger one.",
-)
 def _largest_of_tile(g: Any) -> Any:
     m, total, acc = _step(g)
     largest = g.s.max()
@@ -202,27 +130,28 @@ def _largest_of_tile(g: Any) -> Any:
     return largest[None], total * rescale, acc * rescale
 
 
-@known(OF_STEP, "Places after the last score count as scores of 0. They have to be minus infinity.")
-def _step_counts_zeros(g: Any) -> Any:
-    return _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
-
-
-@known(OF_STEP, "The new maximum is not kept.")
-def _step_keeps_the_maximum(g: Any) -> Any:
-    return (g.m, *_step(g)[1:])
-
-
-@known(OF_STEP, "The sum and the output so far are lost: the tile replaces them.")
-def _step_forgets(g: Any) -> Any:
-    return _step(g, total=0 * g.total, acc=0 * g.acc)
-
-
-@known(OF_STEP, NO_MAXIMUM)
 def _step_without_the_maximum(g: Any) -> Any:
     m, total, acc = _step(g)
     return m, total * math.nan, acc * math.nan
 
 
+OF_STEP: Mistakes = {
+    "The sum so far is not corrected: multiply it by exp(m - new_m).": lambda g: _step(g, "total"),
+    "The output so far is not corrected: multiply it by exp(m - new_m).": lambda g: _step(g, "acc"),
+    "Neither the sum nor the output so far is corrected for the new maximum.": lambda g: _step(
+        g, "total", "acc"
+    ),
+    "The tile's largest score is taken for the largest of all: an earlier tile may "
+    "have had a larger one.": _largest_of_tile,
+    "Places after the last score count as scores of 0. They have to be minus infinity.": lambda g: (
+        _step(g, s=_padded(g.s, g.TILE), v=_padded(g.v, g.TILE))
+    ),
+    "The new maximum is not kept.": lambda g: (g.m, *_step(g)[1:]),
+    "The sum and the output so far are lost: the tile replaces them.": lambda g: _step(
+        g, total=0 * g.total, acc=0 * g.acc
+    ),
+    NO_MAXIMUM: _step_without_the_maximum,
+}
 puzzle(
     "online_step",
     {
@@ -258,54 +187,36 @@ puzzle(
 
 # Puzzle 4: scores in pages ------------------------------------------------------------------------
 
-OF_PAGED_SCORES: Mistakes = {}
+
+def _slots(g: Any, slot_of: Callable[[Any, Any, Any], Any]) -> Any:
+    """Return the scores of keys read from slot_of(position, table, page size)."""
+    return _scored(g, lambda p, h: slot_of(p, g.table.long(), g.SIZE) * g.HEADS + h)
 
 
-def _slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
-    """Return the scores of keys read from slot_of(position, table)."""
-    return _scored(g, lambda p, h: slot_of(p, g.table.long()) * g.HEADS + h)
-
-
-@known(OF_PAGED_SCORES, "The kernel does not read the table: it uses positions as slots.")
-def _positions_as_slots(g: Any) -> Any:
-    return _slots(g, lambda p, table: p)
-
-
-@known(
-    OF_PAGED_SCORES,
-    "It stays in the first page of the table: position p is in page table[p // SIZE].",
+OF_PAGED_SCORES: Mistakes = {
+    message: partial(_slots, slot_of=slot_of)
+    for message, slot_of in {
+        "The kernel does not read the table: it uses positions as slots.": lambda p, table, size: p,
+        "It stays in the first page of the table: position p is in page table[p // SIZE].": (
+            lambda p, table, size: table[0] * size + p % size
+        ),
+        "It reads past the end of the first page: position p is in page table[p // SIZE].": (
+            lambda p, table, size: table[0] * size + p
+        ),
+        "The offset in the page is missing: every key is its page's first.": (
+            lambda p, table, size: table[p // size] * size
+        ),
+        "The offset in the page is p % SIZE, not p // SIZE.": (
+            lambda p, table, size: table[p // size] * size + p // size
+        ),
+        "A page id is used as a slot: it has to be multiplied by SIZE.": (
+            lambda p, table, size: table[p // size] + p % size
+        ),
+    }.items()
+}
+OF_PAGED_SCORES["The scale is missing."] = lambda g: (
+    _slots(g, lambda p, table, size: table[p // size] * size + p % size) / g.scale
 )
-def _stays_in_the_first_page(g: Any) -> Any:
-    return _slots(g, lambda p, table: table[0] * g.SIZE + p % g.SIZE)
-
-
-@known(
-    OF_PAGED_SCORES,
-    "It reads past the end of the first page: position p is in page table[p // SIZE].",
-)
-def _runs_past_the_first_page(g: Any) -> Any:
-    return _slots(g, lambda p, table: table[0] * g.SIZE + p)
-
-
-@known(OF_PAGED_SCORES, "The offset in the page is missing: every key is its page's first.")
-def _without_the_offset(g: Any) -> Any:
-    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE)
-
-
-@known(OF_PAGED_SCORES, "The offset in the page is p % SIZE, not p // SIZE.")
-def _with_the_page_as_offset(g: Any) -> Any:
-    return _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p // g.SIZE)
-
-
-@known(OF_PAGED_SCORES, "A page id is used as a slot: it has to be multiplied by SIZE.")
-def _page_ids_as_slots(g: Any) -> Any:
-    return _slots(g, lambda p, table: table[p // g.SIZE] + p % g.SIZE)
-
-
-@known(OF_PAGED_SCORES, "The scale is missing.")
-def _paged_scores_without_scale(g: Any) -> Any:
-    scores = _slots(g, lambda p, table: table[p // g.SIZE] * g.SIZE + p % g.SIZE)
-    return scores / g.scale
 
 
 puzzle(
@@ -327,8 +238,6 @@ puzzle(
 )
 
 # Puzzles 5 to 7: whole kernels --------------------------------------------------------------------
-
-OF_ATTENTION: Mistakes = {}
 
 
 def _softmax(scores: Any, values: Any) -> Any:
@@ -380,113 +289,54 @@ def _uncorrected(g: Any, *names: str) -> Any:
     return _attention(g, end)
 
 
-@known(OF_ATTENTION, NO_MAXIMUM)
-def _without_the_largest(g: Any) -> Any:
-    return _attention(g, lambda s, v: s.exp() @ v / s.exp().sum())
+OF_ATTENTION: Mistakes = {
+    NO_MAXIMUM: lambda g: _attention(g, lambda s, v: s.exp() @ v / s.exp().sum()),
+    "The scale is missing.": lambda g: _attention(g, scale=1.0),
+    "It is not divided by the sum of the weights at the end.": lambda g: _attention(
+        g, lambda s, v: (s - s.max()).exp() @ v
+    ),
+    "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head "
+    "are neighbours: h // GROUP.": lambda g: _attention(g, kv_head=lambda h: h % g.KV_HEADS),
+    "Query heads are divided by the wrong number (h // KV_HEADS). A KV head has "
+    "GROUP of them: h // GROUP.": lambda g: _attention(g, kv_head=lambda h: h // g.KV_HEADS),
+    "Every query head reads KV head 0.": lambda g: _attention(g, kv_head=lambda _: 0),
+    "Every sequence reads the first one's table: the next row is table_stride further.": lambda g: (
+        _attention(g, row=lambda _: 0)
+    ),
+    "The last tile is left out where it is not full: round up, and look for a "
+    "guard that turns NaN into 0.": lambda g: _attention(
+        g, length=lambda n: n // g.TILE * g.TILE or n
+    ),
+    "The sum so far is not corrected for a new maximum.": lambda g: _uncorrected(g, "total"),
+    "The output so far is not corrected for a new maximum.": lambda g: _uncorrected(g, "acc"),
+    "Neither the sum nor the output so far is corrected for a new maximum.": lambda g: _uncorrected(
+        g, "total", "acc"
+    ),
+    "Places after the end count as scores of 0. They have to be minus infinity.": lambda g: (
+        _attention(g, lambda s, v: _softmax(_padded(s, g.TILE), _padded(v, g.TILE)))
+    ),
+    "Only the first tile is read: where is the loop?": lambda g: _attention(
+        g, length=lambda n: min(n, g.TILE)
+    ),
+}
 
 
-@known(OF_ATTENTION, "The scale is missing.")
-def _without_scale(g: Any) -> Any:
-    return _attention(g, scale=1.0)
-
-
-@known(OF_ATTENTION, "It is not divided by the sum of the weights at the end.")
-def _not_divided(g: Any) -> Any:
-    return _attention(g, lambda s, v: (s - s.max()).exp() @ v)
-
-
-@known(
-    OF_ATTENTION,
-    "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head are neighbours: "
-    "h // GROUP.",
-)
-def _heads_in_turn(g: Any) -> Any:
-    return _attention(g, kv_head=lambda h: h % g.KV_HEADS)
-
-
-@known(
-    OF_ATTENTION,
-    "Query heads are divided by the wrong number (h // KV_HEADS). A KV head has GROUP of them: "
-    "h // GROUP.",
-)
-def _heads_by_kv_heads(g: Any) -> Any:
-    return _attention(g, kv_head=lambda h: h // g.KV_HEADS)
-
-
-@known(OF_ATTENTION, "Every query head reads KV head 0.")
-def _kv_head_0(g: Any) -> Any:
-    return _attention(g, kv_head=lambda _: 0)
-
-
-@known(
-    OF_ATTENTION,
-    "Every sequence reads the first one's table: the next row is table_stride further.",
-)
-def _first_table(g: Any) -> Any:
-    return _attention(g, row=lambda _: 0)
-
-
-@known(
-    OF_ATTENTION,
-    "The last tile is left out where it is not full: round up, and look for a guard that turns "
-    "NaN into 0.",
-)
-def _full_tiles_only(g: Any) -> Any:
-    return _attention(g, length=lambda n: n // g.TILE * g.TILE or n)
-
-
-@known(OF_ATTENTION, "The sum so far is not corrected for a new maximum.")
-def _keeps_total(g: Any) -> Any:
-    return _uncorrected(g, "total")
-
-
-@known(OF_ATTENTION, "The output so far is not corrected for a new maximum.")
-def _keeps_acc(g: Any) -> Any:
-    return _uncorrected(g, "acc")
-
-
-@known(
-    OF_ATTENTION,
-    "Neither the sum nor the output so far is corrected for a new maximum.",
-)
-def _keeps_both(g: Any) -> Any:
-    return _uncorrected(g, "total", "acc")
-
-
-@known(OF_ATTENTION, "Places after the end count as scores of 0. They have to be minus infinity.")
-def _counts_zeros(g: Any) -> Any:
-    return _attention(g, lambda s, v: _softmax(_padded(s, g.TILE), _padded(v, g.TILE)))
-
-
-@known(OF_ATTENTION, "Only the first tile is read: where is the loop?")
-def _first_tile_only(g: Any) -> Any:
-    return _attention(g, length=lambda n: min(n, g.TILE))
-
-
+ELEVEN_KEYS = {"lengths": (11,), "heads": 2, "kv_heads": 1}
 ONE_HEAD = {"heads": 1, "kv_heads": 1}
 LARGE_GROUP = {"lengths": (3,), "heads": 18, "kv_heads": 1}
 TILE_OF_16 = {"size": 8, "dim": 32, "tile": 16}
 LOUD: Cases = {  # the scores of the second head are twice as large
     "11 keys, all scores near 1,000; the very first scores highest": {
-        "lengths": (11,),
-        "heads": 2,
-        "kv_heads": 1,
         "loudest": 0,
         "level": 1000.0,
+        **ELEVEN_KEYS,
     },
     "11 keys, all scores near 1,000; the very last scores highest": {
-        "lengths": (11,),
-        "heads": 2,
-        "kv_heads": 1,
         "loudest": 10,
         "level": 1000.0,
+        **ELEVEN_KEYS,
     },
-    "11 keys, all scores near -1,000": {
-        "lengths": (11,),
-        "heads": 2,
-        "kv_heads": 1,
-        "level": -1000.0,
-    },
+    "11 keys, all scores near -1,000": {"level": -1000.0, **ELEVEN_KEYS},
 }
 GROUPS: Cases = {
     "Six query heads on three KV heads": {"lengths": (5,), "heads": 6, "kv_heads": 3},
@@ -542,9 +392,6 @@ puzzle(
 
 # Puzzle 7: splits and their merge -----------------------------------------------------------------
 
-# First, as both give NaN: a large score is the reason, not an empty split.
-OF_SPLIT: Mistakes = {NO_MAXIMUM: OF_ATTENTION[NO_MAXIMUM]}
-
 
 def _merged(g: Any, weights: Callable[[Any, Any], Any], of_nothing: float = 0.0) -> Any:
     """Return attention over thirds of each sequence, merged with other weights.
@@ -569,30 +416,6 @@ def _merged(g: Any, weights: Callable[[Any, Any], Any], of_nothing: float = 0.0)
     return _attention(g, end)
 
 
-@known(OF_SPLIT, "The parts are added up: each has to weigh as much as its softmax weights.")
-def _parts_added(g: Any) -> Any:
-    return _merged(g, lambda log, _: torch.ones_like(log))
-
-
-@known(OF_SPLIT, "The parts are averaged: each has to weigh as much as its softmax weights.")
-def _parts_averaged(g: Any) -> Any:
-    return _merged(g, lambda log, _: torch.full_like(log, 1 / 3))
-
-
-@known(OF_SPLIT, "The merged sum is not divided by the sum of the weights.")
-def _merge_not_divided(g: Any) -> Any:
-    return _merged(g, lambda log, _: (log - log.max()).exp())
-
-
-@known(
-    OF_SPLIT,
-    "The parts weigh exp(m): this loses how many keys a part has. The log is m + log(total).",
-)
-def _parts_weighed_by_maximum(g: Any) -> Any:
-    return _merged(g, lambda _, m: m.softmax(0))
-
-
-@known(OF_SPLIT, "The logs lack the maximum: a part's log is m + log(total).")
 def _logs_without_the_maximum(g: Any) -> Any:
     def weights(log: Any, m: Any) -> Any:
         of_total = torch.where(log.isinf(), log, log - m)  # minus infinity for an empty part
@@ -601,11 +424,23 @@ def _logs_without_the_maximum(g: Any) -> Any:
     return _merged(g, weights)
 
 
-@known(OF_SPLIT, EMPTY_SPLIT)
-def _empty_split_is_nan(g: Any) -> Any:
-    return _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan)
-
-
+OF_SPLIT: Mistakes = {
+    # First, as both give NaN: a large score is the reason, not an empty split.
+    NO_MAXIMUM: OF_ATTENTION[NO_MAXIMUM],
+    "The parts are added up: each has to weigh as much as its softmax weights.": lambda g: _merged(
+        g, lambda log, _: torch.ones_like(log)
+    ),
+    "The parts are averaged: each has to weigh as much as its softmax weights.": lambda g: _merged(
+        g, lambda log, _: torch.full_like(log, 1 / 3)
+    ),
+    "The merged sum is not divided by the sum of the weights.": lambda g: _merged(
+        g, lambda log, _: (log - log.max()).exp()
+    ),
+    "The parts weigh exp(m): this loses how many keys a part has. The log is m + "
+    "log(total).": lambda g: _merged(g, lambda _, m: m.softmax(0)),
+    "The logs lack the maximum: a part's log is m + log(total).": _logs_without_the_maximum,
+    EMPTY_SPLIT: lambda g: _merged(g, lambda log, _: log.softmax(0), of_nothing=math.nan),
+}
 puzzle(
     "split",
     {

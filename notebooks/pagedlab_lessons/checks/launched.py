@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pagedlab_lessons.checks import Wrong, exercise, shape
 from pagedlab_lessons.checks.kernel import (
     GROUPS,
     LARGE_GROUP,
@@ -22,6 +21,7 @@ from pagedlab_lessons.checks.kernel import (
     OF_SPLIT,
     ONE_HEAD,
 )
+from pagedlab_lessons.checks.protocol import Wrong, exercise, shape
 from pagedlab_lessons.checks.watched import (
     FAR,
     Cases,

@@ -9,14 +9,7 @@ import torch
 from torch.nn.functional import silu
 
 from pagedlab.recipes.ranks.shards import ring_bytes
-from pagedlab_lessons.checks import (
-    Wrong,
-    compared,
-    exercise,
-    first_wrong,
-    say,
-    trying,
-)
+from pagedlab_lessons.checks.protocol import Wrong, compared, exercise, first_wrong, say, trying
 from pagedlab_lessons.checks.tensors import check_shapes, normal
 
 _SIZES = [

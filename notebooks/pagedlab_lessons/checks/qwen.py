@@ -7,7 +7,8 @@ from typing import Any
 from pagedlab.attention.reference import concat_attention
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.broken import SuspectPool
-from pagedlab_lessons.checks import (
+from pagedlab_lessons.checks.blocks import pool_trial
+from pagedlab_lessons.checks.protocol import (
     Wrong,
     compared,
     exercise,
@@ -17,7 +18,6 @@ from pagedlab_lessons.checks import (
     shape,
     trying,
 )
-from pagedlab_lessons.checks.blocks import pool_trial
 from pagedlab_lessons.checks.tensors import check_shapes, normal
 from pagedlab_lessons.puzzles import pages_of
 

@@ -15,7 +15,7 @@ from typing import Any
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
-from pagedlab_lessons.checks import (
+from pagedlab_lessons.checks.protocol import (
     Trial,
     Wrong,
     agree,

@@ -11,8 +11,9 @@ from string import ascii_lowercase
 from typing import NamedTuple
 
 from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks import StillRunning, Wrong, agree, exercise, explain, trying
 from pagedlab_lessons.checks.prefix import Served
+from pagedlab_lessons.checks.protocol import Wrong, agree, exercise, trying
+from pagedlab_lessons.readers_code import StillRunning, explain
 from pagedlab_serve.engine_thread import run_loop
 
 # The loop -----------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from typing import Any
 
 from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks import Wrong, agree, compared, exercise, trying
 from pagedlab_lessons.checks.blocks import family
+from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
 
 # Parents of one step after the other, the smallest first. A beam that is not among them is dropped.
 _HISTORIES = [

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab_lessons.checks import Wrong, exercise, first_wrong, say, shape, trying
+from pagedlab_lessons.checks.protocol import Wrong, exercise, first_wrong, say, shape, trying
 from pagedlab_lessons.checks.tensors import check_shapes, normal
 
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks import Wrong, agree, compared, exercise, say, trying
 from pagedlab_lessons.checks.blocks import family
+from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, say, trying
 
 # Tokens known before the draft, drafted tokens, accepted tokens.
 _DRAFTS = [

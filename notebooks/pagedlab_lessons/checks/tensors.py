@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pagedlab_lessons.checks.comparing import Wrong, agree, shape
+from pagedlab_lessons.checks.protocol import Wrong, agree, shape
 
 
 def normal(seed: int = 0) -> Callable[..., torch.Tensor]:

@@ -21,16 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pagedlab_lessons.checks import (
-    Wrong,
-    bounded,
-    compare,
-    exercise,
-    explain,
-    first_wrong,
-    say,
-)
-from pagedlab_lessons.readers_code import text_of
+from pagedlab_lessons.checks.protocol import Wrong, compare, exercise, first_wrong, say
+from pagedlab_lessons.readers_code import bounded, explain, text_of
 
 if TYPE_CHECKING:
     import torch

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
-
-from pagedlab_lessons.widgets.hot_reload import follow, in_development
 
 _HERE = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
@@ -46,19 +43,3 @@ def style(*names: str) -> str:
 
 def _read(file: str) -> str:
     return (_HERE / file).read_text(encoding="utf-8")
-
-
-def live_script(name: str) -> str | Path:
-    """Return a widget's `_esm`: `script(name)`, or in development a file that follows changes."""
-    if not in_development():
-        return script(name)
-    sources = [_HERE / f"{part}.js" for part in script_names(name)]
-    return follow(f"{name}.js", partial(script, name), sources)
-
-
-def live_style(*names: str) -> str | Path:
-    """Return a widget's `_css`: `style(*names)`, or in development a file that follows changes."""
-    if not in_development():
-        return style(*names)
-    sources = [_HERE / f"{name}.css" for name in names]
-    return follow(f"{names[-1]}.css", partial(style, *names), sources)

@@ -1,13 +1,20 @@
 // Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
 // back. The page is a template of the state; `show` writes only what differs.
 
-import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
+import {
+  drawCopyArrows,
+  ownersOfBlocks,
+  rowsOfBlocks,
+  showBlocks,
+  tableName,
+  tableStrip,
+} from "./blocks.js";
 import { isOwnEnter, makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
 import { format, inBytes, percent, plural } from "./words.js";
 
 /**
- * @import { Owner } from "./blocks.js"
+ * @import { BlockLook, Owner, Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
  */
 
@@ -19,15 +26,6 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {(message: object) => void} send
  * @property {(event: string, listener: () => void) => void} on
  * @property {(event: string, listener: () => void) => void} off
- */
-
-/**
- * @typedef {object} Table a sequence and its block table
- * @property {string} name
- * @property {string} color
- * @property {number} pattern
- * @property {number} tokens
- * @property {(number | null)[]} blocks null: the table has something there that is no block
  */
 
 /**
@@ -57,22 +55,15 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
  * @property {number} steps
- * @property {[string, boolean][]} [log] what each step did, and whether it went wrong
+ * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {number} log_first steps before the first one of `log`
- * @property {string[]} [calls] calls of the pool in this step
+ * @property {string[]} calls calls of the pool in this step
  * @property {string | null} note
  * @property {string | null} error
  * @property {string[]} problems
  * @property {Challenge | null} challenge
- * @property {Record<number, number>} [born] the step in which each block was taken
- * @property {Record<number, string>} [origins] what took blocks in a step
- * @property {string} [happened] what the last operation did and why, in place of what can be done
- */
-
-/**
- * A sequence that lists a block, and as which logical block.
- *
- * @typedef {Owner & {index: number}} Reader
+ * @property {Record<number, number>} born the step in which each block was taken
+ * @property {Record<number, string>} origins what took blocks in a step
  */
 
 const USUAL_MODEL = "LLaMA-2-7B";
@@ -80,6 +71,7 @@ const MOST_WARNINGS = 4;
 const MOST_CALLS = 6;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
 const MOST_TOKENS = 99_999; // of one operation
+const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
 const WRITE_TITLE = `Append one token. It is written in the last block if there is
 room; if another sequence reads that block too, the block is copied first`;
@@ -94,16 +86,13 @@ class GridView {
     this.model = model;
     this.root = makeRoot("block pool");
     this.keepTabStops = roving(this.root);
-    /**
-     * @type {{presets: string[], models: {name: string, bytes: number}[], brief?: boolean}}
-     * brief: most of what can be done is behind "More"
-     */
+    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
     this.setup = model.get("setup");
     /** @type {GridState} */
     this.state = model.get("state");
     /** @type {number[]} The counts of the state before. */
     this.countsBefore = [];
-    /** @type {Reader[][]} For each block the sequences that list it. */
+    /** @type {Owner[][]} For each block the sequences that list it. */
     this.readers = [];
     /** @type {string | null} The sequence that Append, Write, Fork and Free act on. */
     this.selected = null;
@@ -276,7 +265,8 @@ class GridView {
     // By the states' numbers: a state that got lost on its way leaves no message open.
     const answers = Math.max(1, this.state.serial - before.serial);
     this.unanswered = Math.max(0, this.unanswered - answers);
-    this.readers = readersOf(this.state);
+    const { counts, tables, block_size: blockSize } = this.state;
+    this.readers = ownersOfBlocks(counts.length, tables, blockSize);
     this.select();
     const hadFocus = this.hasFocusIn(".pl-tables");
     this.paint();
@@ -309,8 +299,7 @@ class GridView {
   /** Keeps the keyboard inside the widget: the row that had the focus is gone. */
   takeFocus() {
     const name = this.root.querySelector(".pl-selected .pl-name");
-    const more = this.root.querySelector(".pl-more:not([open]) > summary");
-    const next = /** @type {HTMLElement | null} */ (name ?? more);
+    const next = /** @type {HTMLElement | null} */ (name);
     (next ?? find(this.root, '[data-op="new"]')).focus();
   }
 
@@ -348,10 +337,8 @@ class GridView {
     const isPointing = this.pointed !== null && counts[this.pointed] > 0;
     this.root.className = classes({ root: true, many: columns > 16, pointing: isPointing });
     show(this.root, this.page());
-    const rows = find(this.root, ".pl-blocks").children;
-    this.rowsOfBlocks().forEach((row, r) => {
-      show(rows[r], html`${row.map((blockId) => this.block(blockId))}`);
-    });
+    const rows = rowsOfBlocks(counts.length, columns);
+    showBlocks(this.root, rows, this.state.block_size, (blockId) => this.lookOfBlock(blockId));
     show(find(this.root, ".pl-tables"), this.tables());
     // A late answer must not pull back a slider that moves.
     if (!this.unanswered) findInput(this.root, ".pl-scrubber").value = String(step);
@@ -362,15 +349,14 @@ class GridView {
   /** The page without blocks and tables. */
   page() {
     const { challenge } = this.state;
-    const { brief } = this.setup;
     const table = this.state.tables.find(({ name }) => name === this.selected);
     const isDone = challenge && !challenge.missing.length;
     const warnings = this.warnings();
     return html`
-      <p class="pl-prompt">${this.happened() || this.whatNext(table)}</p>
+      <p class="pl-prompt">${this.whatNext(table)}</p>
       <div class="pl-goal ${classes({ done: isDone })}" ${challenge ? "" : "hidden"}>
         ${challenge ? challengeTemplate(challenge) : ""}</div>
-      ${brief ? this.briefToolbar(table) : this.toolbar(table)}
+      ${this.toolbar(table)}
       <div class="pl-alert" role="alert" ${warnings.length ? "" : "hidden"}>${warnings.join(
         "\n",
       )}</div>
@@ -378,26 +364,23 @@ class GridView {
         <div class="pl-main">
           <div class="pl-canvas">
             <div class="pl-blocks" role="grid" aria-label="physical blocks"
-              style="--columns: ${this.state.columns}">
-              ${this.rowsOfBlocks().map(() => html`<div class="pl-row" role="row" data-own></div>`)}
-            </div>
+              style="--columns: ${this.state.columns}" data-own></div>
             <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
           <p class="pl-detail">${this.describe(this.pointed)}</p>
           <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
         </div>
         <div class="pl-side">
           <div class="pl-stats">${this.stats()}</div>
-          ${brief ? "" : html`${this.memory()}${this.history()}`}
+          ${this.memory()}${this.history()}
         </div>
       </div>
-      ${brief ? this.more(table) : ""}
       <div class="pl-spoken" aria-live="polite">${this.spoken()}</div>`;
   }
 
   /** What a screen reader says of the step. */
   spoken() {
-    const { note, happened, log = [], log_first: logFirst, step } = this.state;
-    return note ?? (happened || (log[step - 1 - logFirst]?.[0] ?? "the pool is empty"));
+    const { note, log, log_first: logFirst, step } = this.state;
+    return note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
   }
 
   /** What went wrong, one line each. */
@@ -412,58 +395,28 @@ class GridView {
    * @param {Table | undefined} table of the selected sequence
    * @returns {Markup}
    */
-  briefToolbar(table) {
-    return html`<div class="pl-toolbar" role="toolbar" aria-label="operations">
-        <span class="pl-group">${this.chip(table)}${forkButton(table)}</span>
-        ${undoButton(this.state.step)}</div>`;
-  }
-
-  /**
-   * What the brief toolbar leaves out.
-   *
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
-  more(table) {
-    return html`<details class="pl-more"><summary>More</summary>
-        ${this.toolbar(table)}${this.memory()}${this.history()}</details>`;
-  }
-
-  /**
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
-  chip(table) {
-    return html`<span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
-      this.selected ?? "no sequence"
-    }</span>`;
-  }
-
-  /**
-   * @param {Table | undefined} table of the selected sequence
-   * @returns {Markup}
-   */
   toolbar(table) {
     const { step, steps } = this.state;
-    const { presets, brief } = this.setup;
+    const { presets } = this.setup;
     const amount = this.amount ?? "";
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
-    return html`<div class="pl-toolbar" role="group"
-        aria-label="${brief ? "more operations" : "operations"}">
+    return html`<div class="pl-toolbar" role="group" aria-label="operations">
         ${button("new", true, "New sequence", newTitle, 0)}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
           max="${MOST_TOKENS}" value="${this.usualAmount}" title="Enter makes a sequence"
           data-own-enter> token${amount === 1 ? "" : "s"}</label>
         <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
-          ${this.chip(table)}
+          <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
+            this.selected ?? "no sequence"
+          }</span>
           ${button("append", has, `Append ${amount}`, APPEND_TITLE)}
           ${button("write", has, "Write 1", WRITE_TITLE)}
-          ${brief ? "" : forkButton(table)}
+          ${button("fork", has, "Fork", FORK_TITLE)}
           ${button("free", has, "Free", freeTitle)}</span>
         <span class="pl-group" role="toolbar" aria-label="steps">
-          ${brief ? "" : undoButton(step)}
+          ${button("undo", step > 0, "Undo", "Back one step")}
           ${button("redo", step < steps, "Redo", "Forward one step")}
           ${button("reset", steps > 0, "Reset", "Start over")}</span>
         <select class="pl-select" data-ref="examples" aria-label="play an example"
@@ -504,7 +457,7 @@ class GridView {
 
   /** The steps so far, and a slider to go back. */
   history() {
-    const { step, steps, calls = [], log = [] } = this.state;
+    const { step, steps, calls, log } = this.state;
     const position = `Step ${step} of ${steps}`;
     const shownCalls = calls.slice(0, MOST_CALLS);
     if (calls.length > MOST_CALLS) shownCalls.push("…");
@@ -530,30 +483,19 @@ class GridView {
     return html`<li value="${number}" class="${css}">${text}</li>`;
   }
 
-  /** The numbers of the blocks, row by row. */
-  rowsOfBlocks() {
-    const { counts, columns } = this.state;
-    const blockIds = [...counts.keys()];
-    const firsts = blockIds.filter((blockId) => blockId % columns === 0);
-    return firsts.map((first) => blockIds.slice(first, first + columns));
-  }
-
   /**
    * @param {number} blockId
-   * @returns {Markup}
+   * @returns {BlockLook}
    */
-  block(blockId) {
+  lookOfBlock(blockId) {
     const size = this.state.block_size;
     const count = this.state.counts[blockId];
-    const readers = this.readers[blockId];
-    const names = readers.map(({ name }) => name);
-    const held = Math.max(0, ...readers.map((reader) => reader.held));
+    const owners = this.readers[blockId];
+    const names = owners.map(({ name }) => name);
+    const held = Math.max(0, ...owners.map((owner) => owner.held));
     const holders = names.join(" and ") || "in no table";
-    const contents = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
-    return html`<button type="button" role="gridcell" tabindex="-1"
-      class="${this.blockClass(blockId)}" data-block="${blockId}" data-count="${count}"
-      data-owners="${names.join(" ")}" aria-label="block ${blockId}, ${contents}">
-      ${blockInside(blockId, count, readers, size)}</button>`;
+    const said = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
+    return { count, owners, css: this.blockClass(blockId), said };
   }
 
   /**
@@ -592,42 +534,16 @@ class GridView {
    * @param {Table} table
    * @returns {Markup}
    */
-  tableRow({ name, color, pattern, tokens, blocks }) {
+  tableRow(table) {
+    const { name, color } = table;
     const isSelected = name === this.selected;
-    const cells = blocks.map((blockId, index) => this.cell(name, tokens, blockId, index));
     return html`<div class="${classes({ table: true, selected: isSelected })}" role="row"
       style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
-      <button class="pl-name" type="button" role="gridcell" tabindex="-1"><b>${name}</b>
-        <i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-        <small>${plural(tokens, "token")}</small></button>
-      <div class="pl-strip" role="presentation">${cells}</div></div>`;
-  }
-
-  /**
-   * @param {string} name
-   * @param {number} tokens
-   * @param {number | null} blockId
-   * @param {number} index number of the logical block
-   * @returns {Markup}
-   */
-  cell(name, tokens, blockId, index) {
-    const size = this.state.block_size;
-    const held = heldTokens(tokens, index, size);
-    const css = classes({ cell: true, lit: blockId !== null && blockId === this.pointed });
-    const place = `${name}, logical block ${index}: physical block ${blockId}`;
-    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
-        data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
-        style="width: ${percent(held, size)}"></i><span
-        aria-hidden="true">${blockId ?? "?"}</span></button>`;
+      <button class="pl-name" type="button" role="gridcell" tabindex="-1">${tableName(table)}</button>
+      ${tableStrip(table, this.state.block_size, this.pointed)}</div>`;
   }
 
   // ---- sentences
-
-  /** What the last operation did, where Python says it in sentences. */
-  happened() {
-    const { step, steps, happened } = this.state;
-    return happened && step < steps ? `Step ${step} of ${steps}: ${happened}` : happened;
-  }
 
   /**
    * What the reader can do next.
@@ -687,15 +603,15 @@ class GridView {
     const parts = [`Block ${blockId}: ${plural(counts[blockId], "reference")}`];
     parts.push(...this.readers[blockId].map((reader) => this.describeReader(reader)));
     if (!this.readers[blockId].length) parts.push("in no table: lost");
-    const step = born?.[blockId];
-    if (step) parts.push(`taken in step ${step}, ${origins?.[step]}`);
+    const step = born[blockId];
+    if (step) parts.push(`taken in step ${step}, ${origins[step]}`);
     const slot = this.describeSlot(blockId);
     if (slot) parts.push(slot);
     return parts.join(" · ");
   }
 
   /**
-   * @param {Reader} reader
+   * @param {Owner} reader
    * @returns {string}
    */
   describeReader({ name, index, held }) {
@@ -737,24 +653,6 @@ function atLineStart(box, top) {
 }
 
 /**
- * For each block the sequences that list it.
- *
- * @param {GridState} state
- * @returns {Reader[][]}
- */
-function readersOf({ counts, tables, block_size: blockSize }) {
-  /** @type {Reader[][]} */
-  const readers = counts.map(() => []);
-  for (const { name, color, pattern, tokens, blocks } of tables) {
-    blocks.forEach((blockId, index) => {
-      const held = heldTokens(tokens, index, blockSize);
-      if (blockId !== null) readers[blockId]?.push({ name, color, pattern, index, held });
-    });
-  }
-  return readers;
-}
-
-/**
  * @param {string} op
  * @param {boolean} enabled
  * @param {string} text
@@ -765,22 +663,6 @@ function readersOf({ counts, tables, block_size: blockSize }) {
 function button(op, enabled, text, title, tabIndex = -1) {
   return html`<button class="pl-button" type="button" tabindex="${tabIndex}" data-op="${op}"
   title="${title}" aria-disabled="${!enabled}">${text}</button>`;
-}
-
-/**
- * @param {Table | undefined} table of the selected sequence
- * @returns {Markup}
- */
-function forkButton(table) {
-  return button("fork", Boolean(table), "Fork", "A second sequence over the same blocks");
-}
-
-/**
- * @param {number} step
- * @returns {Markup}
- */
-function undoButton(step) {
-  return button("undo", step > 0, "Undo", "Back one step");
 }
 
 /**

@@ -16,7 +16,7 @@ from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
 from pagedlab_lessons.widgets.judging import Entry
 from pagedlab_lessons.widgets.page import Page
@@ -45,8 +45,8 @@ class BlockPoolWidget(Page):
         ValueError: If an argument makes no sense or the pool is in use.
     """
 
-    _esm: Any = live_script("block_grid")
-    _css: Any = live_style("block_grid")
+    _esm: Any = script("block_grid")
+    _css: Any = style("block_grid")
     setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 

@@ -1,9 +1,18 @@
-// What the block grid and the stage draw alike: the inside of a block, and the arrow of a copy.
+// What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
-import { find, html, withData } from "./markup.js";
-import { percent } from "./words.js";
+import { classes, find, html, showList, withData } from "./markup.js";
+import { percent, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
+
+/**
+ * @typedef {object} Table a sequence and its block table
+ * @property {string} name
+ * @property {string} color
+ * @property {number} pattern number of its hatch, 0 to 6
+ * @property {number} tokens
+ * @property {(number | null)[]} blocks null: the table has something there that is no block
+ */
 
 /**
  * A sequence that lists a block.
@@ -11,7 +20,8 @@ import { percent } from "./words.js";
  * @typedef {object} Owner
  * @property {string} name
  * @property {string} color
- * @property {number} pattern number of its hatch, 0 to 6
+ * @property {number} pattern
+ * @property {number} index number of its logical block
  * @property {number} held tokens that it has in the block
  */
 
@@ -25,44 +35,146 @@ const MOST_BANDS = 4; // owners that are drawn in one block
  * @param {number} blockSize tokens a block
  * @returns {number}
  */
-export function heldTokens(tokens, index, blockSize) {
+function heldTokens(tokens, index, blockSize) {
   return Math.max(0, Math.min(blockSize, tokens - index * blockSize));
 }
 
 /**
- * The inside of a block: a band for each owner, its number, and its reference count.
+ * For each block the sequences that list it.
+ *
+ * @param {number} numBlocks
+ * @param {Table[]} tables
+ * @param {number} blockSize tokens a block
+ * @returns {Owner[][]}
+ */
+export function ownersOfBlocks(numBlocks, tables, blockSize) {
+  /** @type {Owner[][]} */
+  const owners = Array.from({ length: numBlocks }, () => []);
+  for (const { name, color, pattern, tokens, blocks } of tables) {
+    blocks.forEach((blockId, index) => {
+      const held = heldTokens(tokens, index, blockSize);
+      if (blockId !== null) owners[blockId]?.push({ name, color, pattern, index, held });
+    });
+  }
+  return owners;
+}
+
+/**
+ * The numbers of the blocks, row by row.
+ *
+ * @param {number} numBlocks
+ * @param {number} columns
+ * @returns {number[][]}
+ */
+export function rowsOfBlocks(numBlocks, columns) {
+  const blockIds = [...Array(numBlocks).keys()];
+  const firsts = blockIds.filter((blockId) => blockId % columns === 0);
+  return firsts.map((first) => blockIds.slice(first, first + columns));
+}
+
+/**
+ * What a block looks like.
+ *
+ * @typedef {object} BlockLook
+ * @property {number} count references
+ * @property {Owner[]} owners
+ * @property {string} css its classes
+ * @property {string} said what a screen reader says of it
+ */
+
+/** @type {WeakMap<Element, string>} The looks of the blocks that each row shows. */
+const shownLooks = new WeakMap();
+
+/**
+ * Shows rows of blocks. A row is looked at again only where a block of it looks different.
+ *
+ * @param {HTMLElement} root a widget
+ * @param {number[][]} rows
+ * @param {number} blockSize tokens a block
+ * @param {(blockId: number) => BlockLook} lookOfBlock
+ */
+export function showBlocks(root, rows, blockSize, lookOfBlock) {
+  const box = find(root, ".pl-blocks");
+  showList(
+    box,
+    rows.map(() => html`<div class="pl-row" role="row" data-own></div>`),
+  );
+  rows.forEach((row, r) => {
+    const looks = row.map(lookOfBlock);
+    const sign = row.map((blockId, i) => signOf(blockId, looks[i])).join();
+    if (shownLooks.get(box.children[r]) === sign) return;
+    shownLooks.set(box.children[r], sign);
+    showList(
+      box.children[r],
+      row.map((blockId, i) => blockTemplate(blockId, looks[i], blockSize)),
+    );
+  });
+}
+
+/**
+ * All that a block's template depends on: quicker to write than the template.
  *
  * @param {number} blockId
- * @param {number} count
- * @param {Owner[]} owners
+ * @param {BlockLook} look
+ */
+function signOf(blockId, { count, owners, css, said }) {
+  return `${blockId} ${count} ${css} ${said} ${owners.map(({ color, held }) => color + held)}`;
+}
+
+/**
+ * A block: a band for each owner, its number, and its reference count.
+ *
+ * @param {number} blockId
+ * @param {BlockLook} look
  * @param {number} blockSize tokens a block
  * @returns {Markup}
  */
-export function blockInside(blockId, count, owners, blockSize) {
+function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
   const bands = owners.slice(0, MOST_BANDS).map(({ color, pattern, held }) => {
     const empty = percent(blockSize - held, blockSize);
     return html`<i class="pl-fill pl-hatch pl-p${pattern}"
       style="--c: ${color}; --empty: ${empty}"></i>`;
   });
-  const number = html`<span class="pl-id" aria-hidden="true">${blockId}</span>`;
-  // Its style writes the count. As text it would join the number: block 3 with two owners would
+  // The style writes the count. As text it would join the number: block 3 with two owners would
   // be read as "32".
-  const counter = html`<span class="pl-count" data-references="${count || ""}"></span>`;
-  return html`<span class="pl-bands">${bands}</span>${number}${counter}`;
+  return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
+    data-block="${blockId}" data-count="${count}"
+    data-owners="${owners.map(({ name }) => name).join(" ")}"
+    aria-label="block ${blockId}, ${said}"><span class="pl-bands">${bands}</span><span class="pl-id"
+    aria-hidden="true">${blockId}</span><span class="pl-count"
+    data-references="${count || ""}"></span></button>`;
 }
 
 /**
- * An arrow for each copy, between the blocks as they are on the page.
+ * What names the row of a block table.
  *
- * @param {HTMLElement} root a widget with `.pl-block` nodes
- * @param {number[][]} copies [source, destination] of each
+ * @param {Table} table
  * @returns {Markup}
  */
-export function copyArrows(root, copies) {
-  const arrows = copies.map(([source, destination]) => {
-    return arrow(blockNode(root, source), blockNode(root, destination));
+export function tableName({ name, pattern, tokens }) {
+  return html`<b>${name}</b><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+    <small>${plural(tokens, "token")}</small>`;
+}
+
+/**
+ * The entries of a block table, side by side.
+ *
+ * @param {Table} table
+ * @param {number} blockSize tokens a block
+ * @param {number | null} [lit] the block that is pointed at
+ * @returns {Markup}
+ */
+export function tableStrip({ name, tokens, blocks }, blockSize, lit = null) {
+  const cells = blocks.map((blockId, index) => {
+    const held = heldTokens(tokens, index, blockSize);
+    const css = classes({ cell: true, lit: blockId !== null && blockId === lit });
+    const place = `${name}, logical block ${index}: physical block ${blockId}`;
+    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
+      data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
+      style="width: ${percent(held, blockSize)}"></i><span
+      aria-hidden="true">${blockId ?? "?"}</span></button>`;
   });
-  return html`${arrows}`;
+  return html`<div class="pl-strip" role="presentation">${cells}</div>`;
 }
 
 /**
@@ -102,11 +214,14 @@ function arrow(source, destination) {
 }
 
 /**
- * Draws the arrows of the copies into the widget's canvas.
+ * Draws an arrow for each copy into the widget's canvas, between the blocks as they are on the page.
  *
  * @param {HTMLElement} root
- * @param {number[][]} copies
+ * @param {number[][]} copies [source, destination] of each
  */
 export function drawCopyArrows(root, copies) {
-  find(root, ".pl-arrows").innerHTML = copyArrows(root, copies).source;
+  const arrows = copies.map(([source, destination]) => {
+    return arrow(blockNode(root, source), blockNode(root, destination));
+  });
+  find(root, ".pl-arrows").innerHTML = html`${arrows}`.source;
 }

@@ -40,12 +40,8 @@ const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
 const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
-const LONG_HEADLINE = 30; // characters that a narrow page may cut
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels; a page may say more, in --narrow-page, for what is no chart
-const CHARTS = ':scope > svg > g[id^="figure_"] > g[id^="axes_"]'; // of a figure of matplotlib
-const LETTER_OF_CHART = 10; // units of such a figure: the numbers at its axes
-const MOST_SQUEEZED = 380; // pixels: a chart that needs no more is squeezed onto a phone
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -458,13 +454,10 @@ class ExploreView {
     this.isNarrow = this.hasNarrowPage(drawing);
     this.root.classList.toggle("px-small", this.isNarrow);
     const at = drawing.indexOf(NARROW);
-    const hasVariants = at > 0;
-    const isVariant = hasVariants && this.isNarrow;
-    if (hasVariants) this.picture.innerHTML = isVariant ? drawing.slice(at) : drawing.slice(0, at);
-    else this.picture.innerHTML = drawing;
-    if (isVariant) this.showNameAsHeadline();
-    else this.showHeadline();
-    if (this.isNarrow) stackCharts(this.picture);
+    const [wide, narrow] = at > 0 ? [drawing.slice(0, at), drawing.slice(at)] : [drawing, ""];
+    const isVariant = this.isNarrow && narrow !== "";
+    this.picture.innerHTML = isVariant ? narrow : wide;
+    this.showHeadline(isVariant);
     this.keepReadable();
     this.keepRoom();
   }
@@ -497,19 +490,15 @@ class ExploreView {
     this.showValues();
   }
 
-  /** The variant for a narrow page has no headline of its own: its name is one, in its colour. */
-  showNameAsHeadline() {
-    const svg = this.picture.querySelector("svg");
+  /**
+   * The variant for a narrow page has no headline of its own: its name is one, in its colour.
+   *
+   * @param {boolean} isVariant
+   */
+  showHeadline(isVariant) {
+    const svg = isVariant ? this.picture.querySelector("svg") : null;
     this.headline.textContent = svg?.getAttribute("aria-label") ?? "";
     this.headline.style.color = svg?.getAttribute("color") ?? "";
-  }
-
-  /** On a narrow page the drawing scrolls, so its headline is a line above it, where it wraps. */
-  showHeadline() {
-    const texts = headlineOf(this.picture.querySelector("svg"));
-    for (const text of texts) text.classList.add("px-told");
-    this.headline.textContent = texts.map((text) => text.textContent).join(" ");
-    this.headline.style.color = texts[0]?.getAttribute("fill") ?? "";
   }
 
   /** Says how wide the drawing is with readable letters. A narrow page scrolls it. */
@@ -557,122 +546,12 @@ class ExploreView {
 }
 
 /**
- * The texts with which the drawing's name begins, or else its largest bold text, if it is a long
- * line.
- *
- * @param {Element | null} svg
- * @returns {Element[]}
- */
-function headlineOf(svg) {
-  let rest = svg?.getAttribute("aria-label") ?? "";
-  const texts = [...(svg?.querySelectorAll("text") ?? [])].filter((text) => textOf(text));
-  const first = texts.findIndex((text) => rest.startsWith(textOf(text)));
-  const found = [];
-  for (const text of first < 0 ? [] : texts.slice(first)) {
-    const line = textOf(text);
-    if (!rest.startsWith(line)) break;
-    found.push(text);
-    rest = rest.slice(line.length).trimStart();
-  }
-  if (!found.length) found.push(...texts.filter(isBold).sort(byFontSize).slice(0, 1));
-  const length = found.map((text) => text.textContent).join(" ").length;
-  return length > LONG_HEADLINE ? found : [];
-}
-
-/**
- * Puts the charts of a matplotlib figure below one another if they are side by side. Each has its
- * title above it, where it wraps, and scrolls by itself where its letters would be too small.
- *
- * @param {HTMLElement} picture
- */
-function stackCharts(picture) {
-  const charts = /** @type {SVGGElement[]} */ ([...picture.querySelectorAll(CHARTS)]);
-  const places = charts.map((chart) => chart.getBBox());
-  const areSideBySide = places.every(
-    ({ x }, i) => !i || x >= places[i - 1].x + places[i - 1].width,
-  );
-  if (charts.length < 2 || !areSideBySide) return;
-  const figure = find(picture, ":scope > svg");
-  const shared = [...figure.querySelectorAll(":scope > defs")];
-  const titles = charts.map(takeTitle);
-  const bounds = charts.map((chart) => chart.getBBox()); // before any letter moves
-  const stack = document.createElement("div");
-  stack.className = "px-stack";
-  charts.forEach((chart, i) => {
-    stack.append(titles[i], frameOf(chart, bounds[i], figure));
-  });
-  stack.querySelector("svg")?.prepend(...shared);
-  figure.replaceWith(stack);
-}
-
-/**
- * Takes a chart's title out of it. Matplotlib draws it last of the chart's texts, and writes the
- * words of a text in a comment.
- *
- * @param {SVGGElement} chart
- * @returns {HTMLElement} the title
- */
-function takeTitle(chart) {
-  const title = document.createElement("p");
-  const drawn = [...chart.querySelectorAll(':scope > g[id^="text_"]')].at(-1);
-  const nodes = [...(drawn?.childNodes ?? [])];
-  const words = nodes.filter(({ nodeType }) => nodeType === Node.COMMENT_NODE); // one a line
-  if (!drawn || !words.length) return title;
-  title.textContent = words.map(({ nodeValue }) => nodeValue).join(" ");
-  chart.prepend(...drawn.querySelectorAll("defs")); // other texts have the same letters
-  drawn.remove();
-  return title;
-}
-
-/**
- * A drawing of a chart alone, in a frame in which it scrolls.
- *
- * @param {SVGGElement} chart
- * @param {DOMRect} bounds of the chart
- * @param {Element} figure that the chart is taken from
- * @returns {HTMLElement}
- */
-function frameOf(chart, { x, y, width, height }, figure) {
-  const svg = /** @type {SVGSVGElement} */ (figure.cloneNode());
-  svg.setAttribute("viewBox", `${x - 2} ${y - 2} ${width + 4} ${height + 4}`);
-  svg.removeAttribute("width");
-  svg.removeAttribute("height");
-  const readable = (width * SMALLEST_LETTER) / LETTER_OF_CHART;
-  svg.style.minWidth = readable > MOST_SQUEEZED ? `${Math.ceil(readable)}px` : "0";
-  svg.append(chart);
-  const frame = document.createElement("div");
-  if (readable > MOST_SQUEEZED) frame.tabIndex = 0; // so that arrow keys scroll it
-  frame.append(svg);
-  return frame;
-}
-
-/**
  * An option as a slider shows it: a number with its thousands apart.
  *
  * @param {string | number} option
  */
 function wordsOf(option) {
   return typeof option === "number" ? format(option) : option;
-}
-
-/** @param {Element} text */
-function textOf(text) {
-  return text.textContent?.trim() ?? "";
-}
-
-/** @param {Element} text */
-function isBold(text) {
-  return text.getAttribute("style")?.includes("font-weight") ?? false;
-}
-
-/**
- * Sorts the largest letters first.
- *
- * @param {Element} one
- * @param {Element} other
- */
-function byFontSize(one, other) {
-  return Number(other.getAttribute("font-size")) - Number(one.getAttribute("font-size"));
 }
 
 /**

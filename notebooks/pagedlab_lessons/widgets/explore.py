@@ -15,7 +15,7 @@ import traitlets
 
 from pagedlab_lessons.drawing import Drawing
 from pagedlab_lessons.figure_words import described
-from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import opening, share_parts
 from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stored, svg_of
 
@@ -108,8 +108,8 @@ class Explorer(Page):
     `values` holds the current settings; `set` changes them.
     """
 
-    _esm: Any = live_script("explore")
-    _css: Any = live_style("block_grid", "explore")
+    _esm: Any = script("explore")
+    _css: Any = style("block_grid", "explore")
     caption: Any = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number

@@ -9,79 +9,39 @@ from __future__ import annotations
 import html
 import math
 import re
-from contextlib import suppress
 from typing import Any
 
 import traitlets
 from IPython.display import display
 
 from pagedlab_lessons.figure_words import described
-from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.page import Page, close_figure, png
 
-_SPACES = dict.fromkeys(map(ord, "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"), " ")
+_THOUSANDS = re.compile(r"(?<=\d)(?<!\b0)[,\s](?=\d{3}(?!\d))")  # the mark in "1,024" or "1 000"
 _NUMBER = re.compile(
-    r"""
-    (?<![\w.,])              # not inside a word, such as the 100 of "H100"
-    (-?)
-    (\d[\d.,]*|[.,]\d+)      # digits, with marks for thousands and decimals
-    (e[+-]?\d+)?
-    (?:\ */\ *(\d+))?        # the denominator of a fraction
-    (k(?![a-z]))?            # thousands
-    """,
-    re.VERBOSE | re.IGNORECASE,
+    r"(?<![\w.])"  # not inside a word, such as the 100 of "H100"
+    r"(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?: */ *([1-9]\d*))?(k\b)?",
+    re.IGNORECASE,
 )
 
 
 def parse(text: str) -> float | None:
     """Return the first number in what a reader typed, or None if there is none.
 
-    Both "1,024" and "1 000" are thousands; "1,5" is one and a half. Also accepted are fractions
-    ("1/2"), "10k", and units ("12 %", "100ms").
+    "1,024" is a thousand and more, "1,5" is one and a half. Also accepted are fractions ("1/2"),
+    "10k", and units ("12 %", "100ms").
 
     Args:
         text: what was typed.
     """
-    text = text.translate(_SPACES).replace("\N{MINUS SIGN}", "-")
-    text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)  # "1 000"
+    text = _THOUSANDS.sub("", text.replace("\N{MINUS SIGN}", "-")).replace(",", ".")
     found = _NUMBER.search(text)
     if not found:
         return None
-    sign, digits, exponent, denominator, thousands = found.groups()
-    with suppress(ValueError, ZeroDivisionError):
-        number = float(f"{sign}{_with_decimal_point(digits)}{exponent or ''}")
-        number *= 1000 if thousands else 1
-        number /= int(denominator or 1)
-        return number if math.isfinite(number) else None
-    return None
-
-
-def _with_decimal_point(digits: str) -> str:
-    """Return digits without marks for thousands, and with a point as the decimal mark.
-
-    Raises:
-        ValueError: If the marks make no sense.
-    """
-    digits = digits.rstrip(".,")  # of the sentence around the number
-    marks = re.sub(r"\d", "", digits)
-    if not marks:
-        return digits
-    last = marks[-1]
-    if len(set(marks)) == 2:  # "1.234,5" or "1,234.5"
-        whole, _, decimals = digits.rpartition(last)
-        return f"{_without_thousands(whole)}.{decimals}"
-    if len(marks) > 1:
-        return _without_thousands(digits)
-    if last == "," and re.fullmatch(r"[1-9]\d{0,2},\d{3}", digits):
-        return digits.replace(",", "")
-    return digits.replace(",", ".")
-
-
-def _without_thousands(whole: str) -> str:
-    """Return "1,234,567" as "1234567"."""
-    if not re.fullmatch(r"\d{1,3}([.,]\d{3})*", whole):
-        raise ValueError(f"{whole} is no number")
-    return re.sub("[.,]", "", whole)
+    digits, denominator, thousands = found.groups()
+    number = float(digits) / int(denominator or 1) * (1000 if thousands else 1)
+    return number if math.isfinite(number) else None
 
 
 def in_words(number: float) -> str:
@@ -112,8 +72,8 @@ class Guess(Page):
     With a truth it is what `reveal` returns.
     """
 
-    _esm: Any = live_script("guess")
-    _css: Any = live_style("block_grid", "guess")
+    _esm: Any = script("guess")
+    _css: Any = style("block_grid", "guess")
     question: Any = traitlets.Unicode().tag(sync=True)
     unit: Any = traitlets.Unicode().tag(sync=True)
     reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth

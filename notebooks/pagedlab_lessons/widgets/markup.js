@@ -102,6 +102,26 @@ export function show(node, template) {
 }
 
 /**
+ * Makes the children of `box` what templates of one element each say. A child is written only where
+ * its template changed.
+ *
+ * @param {Element} box
+ * @param {Markup[]} templates
+ */
+export function showList(box, templates) {
+  templates.forEach(({ source }, i) => {
+    const present = box.children[i];
+    if (present && shownSources.get(present) === source) return;
+    const parsed = document.createElement("template");
+    parsed.innerHTML = source;
+    const wanted = /** @type {Element} */ (parsed.content.firstElementChild);
+    if (present) adoptNode(present, wanted);
+    shownSources.set(present ?? box.appendChild(wanted), source);
+  });
+  while (box.children.length > templates.length) box.lastElementChild?.remove();
+}
+
+/**
  * Makes the children of `node` like those of `wanted`.
  *
  * @param {Node} node

@@ -1,20 +1,25 @@
 // The stage plays a recording, see docs/trace.md: answers on the left, blocks beside them, block
 // tables below.
 
-import { blockInside, drawCopyArrows, heldTokens } from "./blocks.js";
+import {
+  drawCopyArrows,
+  ownersOfBlocks,
+  rowsOfBlocks,
+  showBlocks,
+  tableName,
+  tableStrip,
+} from "./blocks.js";
 import { makeRoot, roving, setScrollStops } from "./keyboard.js";
 import { lookOf } from "./looks.js";
-import { classes, find, findInput, html, show, withData } from "./markup.js";
+import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
 import { describeBlock, whatHappened } from "./narration.js";
-import { showList } from "./node_list.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { format, percent, plural } from "./words.js";
+import { format, plural } from "./words.js";
 
 /**
- * @import { Owner } from "./blocks.js"
+ * @import { Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
- * @import { NodeTemplate } from "./node_list.js"
  * @import { Recording, SequenceState, State } from "./replay.js"
  * @import { WordRun } from "./word_runs.js"
  */
@@ -399,8 +404,9 @@ class StageView {
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
     this.paintTexts(shown);
-    this.paintBlocks(shown);
-    this.paintTables(shown.filter(({ blocks }) => blocks.length));
+    const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
+    this.paintBlocks(tables);
+    this.paintTables(tables);
     drawCopyArrows(this.root, this.state.now.copies ?? []);
     this.lightUp();
     this.keepTabStops();
@@ -578,7 +584,10 @@ class StageView {
   paintTexts(texts) {
     const box = find(this.root, ".ps-texts");
     const numLong = this.numLong(texts);
-    showList(box, texts, (text) => this.textTemplate(text, numLong));
+    showList(
+      box,
+      texts.map((text) => this.textTemplate(text, numLong)),
+    );
     this.root.querySelectorAll(".ps-words").forEach((words, i) => {
       const isShort = this.isShort(texts[i]);
       const shown = `${texts[i].name} ${isShort} ${words.textContent?.length}`;
@@ -590,66 +599,36 @@ class StageView {
   /**
    * @param {SequenceState} text
    * @param {number} numTexts those that are not short
-   * @returns {NodeTemplate}
+   * @returns {Markup}
    */
   textTemplate(text, numTexts) {
     const { color, pattern } = lookOf(text.look);
     const runs = wordRuns(text, this.state, this.recording.block_size);
     const shownRuns = numTexts > MANY_TEXTS ? runs.slice(-RUNS_OF_MANY) : runs;
-    const inside = html`
+    const css = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
+    return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${shownRuns.map(runTemplate)}</p>`;
-    const className = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
-    return { class: className, style: `--c: ${color}`, "data-text": text.name, inside };
+        <p class="ps-words">${shownRuns.map(runTemplate)}</p></div>`;
   }
 
-  /** @param {SequenceState[]} texts */
-  paintBlocks(texts) {
-    const box = find(this.root, ".pl-blocks");
-    const owners = this.ownersOfBlocks(texts);
-    const rows = this.rows();
-    showList(box, rows, () => ({ class: "pl-row", role: "row" }));
+  /** @param {Table[]} tables */
+  paintBlocks(tables) {
+    const { drawn, block_size: blockSize } = this.recording;
+    const ownersOf = ownersOfBlocks(drawn, tables, blockSize);
     const { copies = [], hits = [], counts: changed = {} } = this.state.now;
     const marks = {
       sources: new Set(copies.map(([source]) => source)),
       destinations: new Set(copies.map(([, destination]) => destination)),
       hits: new Set(hits),
     };
-    /** @param {number} blockId */
-    const namesOf = (blockId) => classes(this.blockClasses(blockId, marks, blockId in changed));
-    /** @param {number} blockId */
-    const signature = (blockId) => {
-      const held = owners[blockId].map((owner) => owner.name + owner.held);
-      return `${blockId} ${this.state.counts[blockId]} ${held} ${namesOf(blockId)}`;
-    };
-    rows.forEach((row, r) => {
-      showList(
-        box.children[r],
-        row,
-        (blockId) => this.blockTemplate(blockId, owners[blockId], namesOf(blockId)),
-        { tag: "button", signature },
-      );
+    showBlocks(this.root, this.rows(), blockSize, (blockId) => {
+      const count = this.state.counts[blockId];
+      const owners = ownersOf[blockId];
+      const holders = owners.map(({ name }) => name).join(" and ");
+      const css = classes(this.blockClasses(blockId, marks, blockId in changed));
+      return { count, owners, css, said: count ? holders || "held" : "free" };
     });
-  }
-
-  /**
-   * The sequences that list each block.
-   *
-   * @param {SequenceState[]} texts
-   * @returns {Owner[][]}
-   */
-  ownersOfBlocks(texts) {
-    const { drawn, block_size: blockSize } = this.recording;
-    /** @type {Owner[][]} */
-    const owners = Array.from({ length: drawn }, () => []);
-    for (const { name, blocks, tokens, look } of texts) {
-      blocks.forEach((blockId, index) => {
-        const held = heldTokens(tokens, index, blockSize);
-        owners[blockId]?.push({ name, ...lookOf(look), held });
-      });
-    }
-    return owners;
   }
 
   /**
@@ -673,55 +652,15 @@ class StageView {
     };
   }
 
-  /**
-   * @param {number} blockId
-   * @param {Owner[]} owners
-   * @param {string} className
-   * @returns {NodeTemplate}
-   */
-  blockTemplate(blockId, owners, className) {
-    const count = this.state.counts[blockId];
-    const names = owners.map(({ name }) => name);
-    const holders = count ? names.join(" and ") || "held" : "free";
-    return {
-      type: "button",
-      role: "gridcell",
-      class: className,
-      "data-block": blockId,
-      "data-count": count,
-      "data-owners": names.join(" "),
-      "aria-label": `block ${blockId}, ${holders}`,
-      inside: blockInside(blockId, count, owners, this.recording.block_size),
-    };
-  }
-
-  /** @param {SequenceState[]} texts those with blocks */
-  paintTables(texts) {
-    const box = find(this.root, ".pl-tables");
-    showList(box, texts, tableTemplate);
-    texts.forEach((text, row) => {
-      const cells = text.blocks.map((blockId, index) => ({ blockId, index }));
-      const strip = find(box.children[row], ".pl-strip");
-      showList(strip, cells, (cell) => this.cellTemplate(text, cell), { tag: "button" });
+  /** @param {Table[]} tables those with blocks */
+  paintTables(tables) {
+    const rows = tables.map((table) => {
+      return html`<div class="pl-table" style="--c: ${table.color}" role="row"
+        data-sequence="${table.name}"><span class="pl-name"
+        role="rowheader">${tableName(table)}</span>
+        ${tableStrip(table, this.recording.block_size)}</div>`;
     });
-  }
-
-  /**
-   * @param {SequenceState} text
-   * @param {{blockId: number, index: number}} cell
-   * @returns {NodeTemplate}
-   */
-  cellTemplate({ name, tokens }, { blockId, index }) {
-    const blockSize = this.recording.block_size;
-    const width = percent(heldTokens(tokens, index, blockSize), blockSize);
-    return {
-      type: "button",
-      role: "gridcell",
-      class: "pl-cell",
-      "data-block": blockId,
-      "aria-label": `${name}, logical block ${index}: physical block ${blockId}`,
-      inside: html`<i style="width: ${width}"></i><span aria-hidden="true">${blockId}</span>`,
-    };
+    showList(find(this.root, ".pl-tables"), rows);
   }
 
   /** Lights up every node of the block that is pointed at, and says what it holds. */
@@ -782,22 +721,6 @@ function rowsOfEach(numTexts) {
 }
 
 /**
- * The numbers of the blocks, row by row.
- *
- * @param {number} numBlocks
- * @param {number} columns
- * @returns {number[][]}
- */
-function rowsOfBlocks(numBlocks, columns) {
-  const rows = [];
-  for (let first = 0; first < numBlocks; first += columns) {
-    const length = Math.min(columns, numBlocks - first);
-    rows.push(Array.from({ length }, (_, column) => first + column));
-  }
-  return rows;
-}
-
-/**
  * @param {string} op
  * @param {string} text
  * @param {string} [label] what a screen reader says, if not the text
@@ -848,25 +771,13 @@ function runClass({ isHeld, isCached, index, blockId }) {
 }
 
 /**
- * A row of the block tables, without its cells.
+ * The block table of a sequence.
  *
  * @param {SequenceState} text
- * @returns {NodeTemplate}
+ * @returns {Table}
  */
-function tableTemplate({ name, look, tokens }) {
-  const { color, pattern } = lookOf(look);
-  const inside = html`
-        <span class="pl-name" role="rowheader"><b>${name}</b>
-          <i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-          <small>${plural(tokens, "token")}</small></span>
-        <div class="pl-strip" role="presentation" data-own></div>`;
-  return {
-    class: "pl-table",
-    style: `--c: ${color}`,
-    role: "row",
-    "data-sequence": name,
-    inside,
-  };
+function tableOf({ name, look, tokens, blocks }) {
+  return { name, tokens, blocks, ...lookOf(look) };
 }
 
 /**

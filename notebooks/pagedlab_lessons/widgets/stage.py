@@ -14,7 +14,7 @@ from typing import Any
 import traitlets
 
 from pagedlab.recipes.trace import Recorder, Replay, load_recording
-from pagedlab_lessons.widgets.assets import live_script, live_style
+from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.names import with_names
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
@@ -44,8 +44,8 @@ class Stage(Page):
         ValueError: If a recording has another format.
     """
 
-    _esm: Any = live_script("stage")
-    _css: Any = live_style("block_grid", "stage")
+    _esm: Any = script("stage")
+    _css: Any = style("block_grid", "stage")
     recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
     step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come

@@ -1,9 +1,8 @@
-// The guess and the quiz.
+// The guess.
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import guess from "../../notebooks/pagedlab_lessons/widgets/guess.js";
-import quiz from "../../notebooks/pagedlab_lessons/widgets/quiz.js";
 import { Model, openHost } from "./browser_page.js";
 
 let host;
@@ -36,23 +35,4 @@ test("a guess is told after it was typed, and the answer hides the button", () =
   assert.equal(host.querySelector("[aria-live]").textContent, "it is 42");
   remove();
   assert.equal(model.listeners.size, 0);
-});
-
-test("of a question's answers one is open at most", () => {
-  const details = "<details><summary>a</summary></details><details><summary>b</summary></details>";
-  const page = `<div>${details}</div><div>${details}</div>`;
-  const chosen = Object.freeze([null, 1]);
-  const model = new Model({ page, chosen });
-  quiz.render({ model, el: host });
-  const answers = [...host.querySelectorAll("details")];
-  const open = () => answers.map((answer) => answer.open);
-  assert.deepEqual(open(), [false, false, false, true]);
-  answers[0].open = true;
-  answers[0].dispatchEvent(new Event("toggle"));
-  assert.deepEqual(model.get("chosen"), [0, 1]);
-  model.change("chosen", [1, 1]);
-  assert.deepEqual(open(), [false, true, false, true]);
-  answers[3].open = false;
-  answers[3].dispatchEvent(new Event("toggle"));
-  assert.deepEqual(model.get("chosen"), [1, null]);
 });
