@@ -18,11 +18,9 @@ BENCHMARKS = ROOT / "benchmarks"
 PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  # other benchmarks import them
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
-    "bursts": "--requests 60 --rounds 2",
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4 --interrupts",
-    "soak_server": "--minutes 0.02 --clients 3 --kinds 4",
     "speculative": "--tokens 6 --k 2 --prompts story",
 }
 
