@@ -23,9 +23,10 @@ from pagedlab_lessons.readers_code import bounded, explain, in_time, text_of
 if TYPE_CHECKING:
     import torch
 
-# The module of each check, so that a check imports what it needs itself and no more. Some modules
-# need torch, which a browser does not have.
+# The notebooks of each module, and its checks. A check imports what it needs itself and no more:
+# some modules need torch, which a browser does not have.
 TOPICS = {
+    # 00, 02, 03
     "blocks": (
         "table_by_hand",
         "block_pool",
@@ -37,18 +38,31 @@ TOPICS = {
         "truncate",
         "order_of_frees",
     ),
+    # 01
     "fragmentation": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
+    # 04
     "sharing": ("reorder_beams", "beam_blocks", "saved_prefill"),
+    # 05
     "prefix": ("prefix_cache", "leaf_first", "foreign_kv"),
+    # 06
     "softmax": ("softmax_step", "merge_halves", "shared_heads"),
+    # 07, puzzles 1 to 7
     "kernel": ("weights", "scores", "online_step", "paged_scores", "decode", "grouped", "split"),
+    # 07, puzzle 8
     "launched": ("launch",),
+    # 08
     "qwen": ("peak_blocks", "attend_one", "mended_pool"),
+    # 09
     "scheduling": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
+    # 10
     "speed": ("step_floor", "step_time", "wasted_rows"),
+    # 11
     "parallel": ("mlp_part", "heads_of_rank", "wire_bytes"),
+    # 12
     "speculative": ("roll_back", "kept_tokens", "acceptance_rule"),
+    # 13
     "serving": ("engine_loop", "closed_salt"),
+    # 14
     "measuring": ("arrivals", "latencies", "goodput", "fair_ratios"),
 }
 TOPIC_OF = {name: topic for topic, names in TOPICS.items() for name in names}

@@ -23,7 +23,8 @@ export class Markup {
 export function sourceOf(value) {
   if (Array.isArray(value)) return value.map(sourceOf).join("");
   if (value instanceof Markup) return value.source;
-  return String(value).replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
+  // the last two are the quotes
+  return String(value).replace(/[&<>\x22\x27]/g, (character) => `&#${character.charCodeAt(0)};`);
 }
 
 /**
