@@ -106,7 +106,7 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
 
 def one_by_one(runner: Any) -> None:
     """Have the host wait for each step before it plans the next."""
-    runner.max_in_flight = runner.num_steps = runner.max_steps = 1
+    runner.max_in_flight = runner.num_steps = runner.max_streamed_steps = runner.max_steps = 1
 
 
 def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class FastRunner(EagerRunner):
         max_steps: steps of a window, at most.
 
     Attributes:
-        max_streamed_steps: steps of a window, at most, where a reader waits for a next token.
+        max_streamed_steps: steps, at most, where a reader waits for a token, or a request to start.
         num_steps: of the next window that a reader waits for; it follows how long the host waits.
         max_in_flight: windows in flight, at most: the one on the device, and the next.
     """
@@ -145,10 +145,8 @@ class FastRunner(EagerRunner):
     def _num_steps(self, plan: Plan) -> int:
         """Steps of a window that begins with this plan."""
         if any(chunk.sequence.streaming for chunk in plan.chunks):  # type: ignore[attr-defined]
-            return min(self.num_steps, self.max_streamed_steps)
-        if self.llm.scheduler.waiting:
-            return min(STREAMED_STEPS, self.max_steps)
-        return self.max_steps
+            return self.num_steps
+        return self.max_streamed_steps if self.llm.scheduler.waiting else self.max_steps
 
     def _balance(self, worked: float, waited: float) -> None:
         """Make windows longer if the host hardly waits for the device, and shorter if it waits most

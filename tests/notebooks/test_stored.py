@@ -3,6 +3,7 @@
 `make notebooks` with PAGEDLAB_MODEL naming a real Qwen, and `make notebooks-gpu` on a machine with a GPU, write it.
 """
 
+import ast
 import copy
 import importlib
 import re
@@ -14,7 +15,7 @@ from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
 from build_front import MAP_ROW, TAKES
 from notebook_sources import refresh
-from support.paths import NOTEBOOKS, each_notebook
+from support.paths import NOTEBOOKS, ROOT, each_notebook
 from time_notebooks import code_of, without_comments
 
 BY_NUMBER = {path.name[:2]: path for path in NOTEBOOKS}
@@ -74,6 +75,27 @@ def test_the_cells_are_those_that_ran(number):
     allowed = {"07": [["gpu"]], "08": [["cpu", "gpu"]], "10": [["gpu"], ["cpu"]]}.get(number, [["cpu"]])
     assert sorted(ran) in allowed
     assert ran == {kind: code_of(notebook, kind) for kind in ran}
+
+
+HEART = ("blocks", "prefix", "scheduler", "batch", "kv_cache", "sampling", "engine")
+NOT_SHOWN = 125  # functions of the heart that no notebook shows yet; the aim is none
+
+
+def functions_of(module):
+    """The functions of a file, and the methods of its classes."""
+    for node in ast.parse((ROOT / "pagedlab" / f"{module}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            yield f"pagedlab/{module}", node.name
+        elif isinstance(node, ast.ClassDef):
+            yield from (
+                (f"pagedlab/{module}", f"{node.name}.{each.name}") for each in node.body if hasattr(each, "args")
+            )
+
+
+def test_no_more_of_the_engine_is_shown_nowhere():
+    shown = {found for number in BY_NUMBER for text in outputs(number) for found in SHOWN.findall(text)}
+    missing = [found for module in HEART for found in functions_of(module) if found not in shown]
+    assert len(missing) == NOT_SHOWN, f"lower the number if it is smaller: {missing}"
 
 
 @pytest.mark.parametrize("number", BY_NUMBER)

@@ -539,7 +539,8 @@ class GridView {
     const isSelected = name === this.selected;
     return html`<div class="${classes({ table: true, selected: isSelected })}" role="row"
       style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
-      <button class="pl-name" type="button" role="gridcell" tabindex="-1">${tableName(table)}</button>
+      <button class="pl-name" type="button" role="gridcell"
+        tabindex="-1">${tableName(table)}</button>
       ${tableStrip(table, this.state.block_size, this.pointed)}</div>`;
   }
 

@@ -214,7 +214,7 @@ function arrow(source, destination) {
 }
 
 /**
- * Draws an arrow for each copy into the widget's canvas, between the blocks as they are on the page.
+ * Draws an arrow for each copy into the widget's canvas, between the blocks on the page.
  *
  * @param {HTMLElement} root
  * @param {number[][]} copies [source, destination] of each
