@@ -10,13 +10,13 @@ import resvg_py
 from pagedlab_lessons.broken import NeverCopies
 from pagedlab_lessons.colors import Look
 from pagedlab_lessons.drawing import shape, svg
+from pagedlab_lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab_lessons.memory import Contiguous, FirstFit
 from pagedlab_lessons.pictures.n01 import taken_places
 from pagedlab_lessons.pictures.n02 import position_to_slot
 from pagedlab_lessons.pictures.n03 import two_stories
 from pagedlab_lessons.pictures.n04 import beam_tree, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
-from pagedlab_lessons.pictures.n10 import STATIONS, draw_journey, journey_of
 from pagedlab_lessons.pictures.n11 import Frame, Table, draw_pools
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
 from PIL import Image
