@@ -12,7 +12,9 @@ ONLY_IN_JUPYTERLAB = re.compile(r".{0,90}(?:Shift\+Enter|[Rr]un the folded cell)
 # By notebook: words of its text cells, and what a page has in their place.
 WORDS = {
     "00_start_here": {
-        "**Press Shift+Enter** until the film starts.": "The film plays by itself, and **Again** repeats it.",
+        "**Press Shift+Enter four times, then wait**: the model loads, and the film starts.": (
+            "The film plays by itself, and **Again** repeats it."
+        ),
         "Replace `...` with a list of block numbers and press Shift+Enter; a check answers at once.": (
             "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter; a check answers at once."
         ),
@@ -42,7 +44,7 @@ WORDS = {
             "Move `late_score`, in the last block, to 89:"
         )
     },
-    "07_the_paged_kernel": {"4,347 GB a second. Run the folded cell.": "4,347 GB a second."},
+    "07_the_paged_kernel": {"the fastest 4,347. Run the folded cell.": "the fastest 4,347."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {
@@ -63,7 +65,9 @@ WORDS = {
             'Then set `clock` to "admission". It is the same run, and the problem seems to be gone: at 180 requests per '
             "second, p99 falls from 367 to 4 ms."
         ),
-        "the length of the run: change `requests`.": "the length of the run: in JupyterLab you can change `requests`.",
+        "the length of the run: set `requests` to 2,000.": (
+            "the length of the run: in JupyterLab you can set `requests` to 2,000."
+        ),
     },
 }
 
