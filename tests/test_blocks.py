@@ -433,10 +433,6 @@ def test_events_of_a_copy_on_write_and_of_an_eviction():
 NOT_ONE = "not one of used, free and cached"
 SPOILED = {
     "a negative count": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, -1)),
-    "a negative count, not free": (
-        NOT_ONE,
-        lambda pool: (pool._free.remove(3), pool._refcounts.__setitem__(3, -1)),
-    ),
     "on the free list twice": (NOT_ONE, lambda pool: pool._free.append(3)),
     "free and used": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, 1)),
     "free and cached": (NOT_ONE, lambda pool: pool.cached.update({3: None})),
