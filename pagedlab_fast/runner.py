@@ -78,7 +78,7 @@ class FastRunner(EagerRunner):
     def has_room(self) -> bool:
         if self.plan is not None or self.in_flight >= self.max_in_flight:
             return False
-        if self.in_flight == 0:
+        if not self.in_flight:
             return True
         # A step that the host samples for is planned only when no window is in flight. It would
         # have to wait for them, with blocks that are registered and not computed.
@@ -145,7 +145,7 @@ class FastRunner(EagerRunner):
     def _num_steps(self, plan: Plan) -> int:
         """Steps of a window that begins with this plan."""
         if any(chunk.sequence.streaming for chunk in plan.chunks):  # type: ignore[attr-defined]
-            return self.num_steps
+            return min(self.num_steps, self.max_streamed_steps)
         return self.max_streamed_steps if self.llm.scheduler.waiting else self.max_steps
 
     def _balance(self, worked: float, waited: float) -> None:

@@ -271,7 +271,7 @@ def test_on_a_phone_no_page_scrolls_sideways_only_what_scrolls_is_a_tab_stop_and
 @pytest.mark.parametrize("spacing", [0, 0.1, 0.3])
 def test_letters_of_any_width_leave_narrow_tables_whole_and_what_scrolls_says_so(site, spacing):
     """A machine has other fonts than the next one. Room between letters stands for wider ones."""
-    with opened(site, "docs/quality.html", width=360) as page:
+    with opened(site, "docs/measured.html", width=360) as page:
         page.add_style_tag(content=f"td, th {{ letter-spacing: {spacing}em; }}")
         page.wait_for_timeout(200)
         assert page.evaluate(PHONE_FAULTS) == {"wider": 0, "stops": [], "tables": [], "silent": []}

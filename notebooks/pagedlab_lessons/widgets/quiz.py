@@ -11,6 +11,8 @@ from pagedlab.arguments import one_of
 
 # The series' own questions, by the notebook's two digits.
 QUESTIONS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+# JupyterLab takes no key on such an element for a command: "d d" would delete the cell.
+NO_COMMANDS = 'data-lm-suppress-shortcuts="true"'
 STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
@@ -99,9 +101,7 @@ class Quiz:
 
     def _repr_html_(self) -> str:
         boxes = "\n".join(_box(i, question) for i, question in enumerate(self.questions, 1))
-        # JupyterLab takes no key in it for a command.
-        keys = 'data-lm-suppress-shortcuts="true"'
-        return f'<style>{STYLE}</style>\n<div class="pq-root" {keys}>\n{boxes}\n</div>'
+        return f'<style>{STYLE}</style>\n<div class="pq-root">\n{boxes}\n</div>'
 
 
 def _valid(questions: Sequence[Question]) -> Sequence[Question]:
@@ -127,7 +127,7 @@ def _box(number: int, question: Question) -> str:
     name = html.escape(question.text)
     for answer in question.answers:
         kind = "right" if answer.right else "wrong"
-        summary = f'<summary class="pq-answer">{_inline(answer.text)}</summary>'
+        summary = f'<summary class="pq-answer" {NO_COMMANDS}>{_inline(answer.text)}</summary>'
         why = f'<p class="pq-why">{kind.title()}. {_inline(answer.why)}</p>'
         parts.append(f'<details class="pq-{kind}" name="{name}">{summary}{why}</details>')
     return f'<div class="pq-box" aria-live="polite">{"".join(parts)}</div>'
