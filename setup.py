@@ -39,8 +39,8 @@ CARRIED = {
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 # a picture of the repository, and its caption in italics if it has one
 PICTURE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n(\n\*[^*].*?[^*]\*\n)?\n", re.DOTALL)
-# from the title of the section to the first sentence about the engine
-START = re.compile(r"(?<=\n## Start\n\n).*?(?=\nYou can also use the engine)", re.DOTALL)
+# from the title of the section to the next
+START = re.compile(r"(?<=\n## Start\n\n).*?(?=\n## )", re.DOTALL)
 # what only a clone has
 OF_A_CLONE = re.compile(r" `make site` builds a website\. On it, [^.]*\.")
 # a link whose words are the name of a file of the repository
