@@ -16,7 +16,7 @@ pytestmark = in_browser
 PHONE = {"width": 390, "height": 844}
 
 # Notebooks whose opening has a variant for a narrow page.
-NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12", "13"]
+NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
 CHARTS = ("06", "14")  # of matplotlib, side by side where there is room
 
 

@@ -163,7 +163,7 @@ class _Lane:
 
     def _rows(self, space: Space) -> Drawn:
         """A row for each sequence, the step as a line, and the numbers of the steps."""
-        pitch, height = space.pick((14, 11.5), (13, 11))
+        pitch, height = space.pick((13.25, 11), (13, 11))
         width = SHARES[0] * space.width if not space.is_narrow else space.width
         strip = Strip(space.x + NAMES, space.y, (width - NAMES - 8) / self.longest, height, gap=1)
         bottom = space.y + pitch * len(self.spans)
