@@ -312,7 +312,7 @@ class LLM:
         return self.scheduler.schedule()
 
     def sample(self, plan: Plan, logits: Tensor) -> dict[Sequence, NewTokens]:
-        """Sampler the next tokens of a step from its rows of logits [R, V]."""
+        """Sample the next tokens of a step from its rows of logits [R, V]."""
         self._forward_callbacks.call(plan, logits)
         return sample_chunks(logits, plan.chunks, self.sample_rows)
 

@@ -110,7 +110,7 @@ class FastScheduler(Scheduler):
         return bool(self.waiting) and super().has_room_for(self.next_waiting())
 
     def next_waits_for_host(self) -> bool:
-        """Whether the next waiting sequence may run as soon as no window is in flight."""
+        """Whether the next waiting sequence fits, and needs the host."""
         return self.has_room_for_next() and not can_run_ahead(self.next_waiting())
 
     def remove(self, sequence: Sequence) -> None:
