@@ -21,18 +21,16 @@ class NewTokens:
     Args:
         token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
             each sample that is forked from the sequence, or one after each guess.
-        logprobs: the log-probability of each token, before temperature and `adjust`.
-        reports: the same with the likeliest tokens; empty unless the request asks for them.
+        reports: the log-probability of each token, before temperature and `adjust`, and the
+            likeliest tokens; empty unless the request asks for them.
     """
 
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     reports: list[TokenLogprob] = field(default_factory=list)
 
     def part(self, start: int, stop: int) -> NewTokens:
         """Some of the tokens."""
-        part = slice(start, stop)
-        return NewTokens(self.token_ids[part], self.logprobs[part], self.reports[part])
+        return NewTokens(self.token_ids[start:stop], self.reports[start:stop])
 
 
 @dataclass
@@ -44,7 +42,6 @@ class Output:
         finish_reason: why the output ended; None while it grows. "stop": the model or a stop string
             ended it. "length": it reached max_tokens or the model's longest context. "abort": the
             request was aborted. "error": see `error`.
-        cumulative_logprob: the sum of the new tokens' log-probabilities (natural logarithm).
         logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
         text_after: returns the text of token ids that follow the prompt.
         detokenizer: yields the text in pieces; None without a stream and without stop strings.
@@ -54,7 +51,6 @@ class Output:
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    cumulative_logprob: float = 0.0
     logprobs: list[TokenLogprob] | None = None
     text_after: TextAfter | None = field(default=None, compare=False)
     detokenizer: Detokenizer | None = field(default=None, compare=False)
@@ -84,7 +80,6 @@ class Output:
         if ends or self.detokenizer is not None:
             count = self._count_until_end(tokens, ends)
         self.token_ids += tokens[:count]
-        self.cumulative_logprob = sum(new.logprobs[:count], self.cumulative_logprob)
         if self.logprobs is not None:
             self.logprobs += new.reports[:count]
         return count

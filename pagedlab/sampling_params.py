@@ -19,11 +19,6 @@ from pagedlab.arguments import (
     shown,
 )
 
-# Constants of splitmix64 (Steele, Lea, Flood, 2014): the increment and the two factors.
-GOLDEN = 0x9E3779B97F4A7C15
-FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-
-
 Adjust = Callable[[Any, list[int], list[int]], Any]
 
 
@@ -158,9 +153,9 @@ def request_seed(engine_seed: int, request_id: int) -> int:
 
 
 def mix(x: int) -> int:
-    """One output of splitmix64, in Python integers."""
+    """One output of splitmix64 (Steele, Lea, Flood, 2014), 64 bits."""
     word = (1 << 64) - 1
-    x = (x + GOLDEN) & word
-    x = ((x ^ (x >> 30)) * FACTORS[0]) & word
-    x = ((x ^ (x >> 27)) * FACTORS[1]) & word
+    x = (x + 0x9E3779B97F4A7C15) & word
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & word
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & word
     return x ^ (x >> 31)

@@ -137,8 +137,7 @@ class StepBuffers:
         sampling: `RowSampling`.
         block_tables: int32 [N, M].
         inputs_memory: int64, for the `StepInputs` of steps that the host lays out.
-        samples: float64 [steps, N, 2], token and log-probability of each step of a window. A token
-            id is exact below 2**53.
+        samples: int32 [steps, N], the token of each step of a window.
         state: int32 [N, 3], where each row is: the token that the next step takes, its position,
             and whether the text has ended. A step on the device moves it on.
     """
@@ -156,7 +155,7 @@ class StepBuffers:
         self.sampling = RowSampling(sampling, *sampling)
         self.block_tables = zeros(max_rows, max_blocks, dtype=torch.int32)
         self.inputs_memory = zeros(_packed_size(StepShape(max_rows, most)))
-        self.samples = zeros(max_steps, max_rows, 2, dtype=torch.float64)
+        self.samples = zeros(max_steps, max_rows, dtype=torch.int32)
         self.state = zeros(max_rows, 3, dtype=torch.int32)
 
     def inputs(self, shape: StepShape) -> StepInputs:

@@ -7,7 +7,7 @@ The kernels get the packed tensors:
     row_params  int64 [N, 8]               start, stop, may_end, seed, token, position, source,
                                            counts_row
     state       int32 [N, 3]               token, position, ended
-    samples     float64 [steps, N, 2]      token, log-probability
+    samples     int32 [steps, N]           tokens
 """
 
 from torch import Tensor
@@ -73,9 +73,9 @@ def advance_kernel(
     state,                                    # int32 [N, 3]
     row_params,                               # int64 [N, 8]
     tables, table_stride,                     # int32 [N, M]
-    sampled, logprobs,                        # [N] each
+    sampled,                                  # int64 [N]
     ends, num_ends,                           # [E] tokens that end a text
-    samples, MAX_ROWS,                        # float64 [steps, MAX_ROWS, 2]
+    samples, MAX_ROWS,                        # int32 [steps, MAX_ROWS]
     counts, VOCABULARY, SAMPLED: tl.constexpr,  # int32 [C, V] of `TokenCounts`; or None
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
     BLOCK_SIZE, ENDS: tl.constexpr,
@@ -93,9 +93,7 @@ def advance_kernel(
     stop = tl.load(param + 1).to(tl.int32)
     active = (position < stop) & (ended == 0)
     token = tl.where(active, tl.load(sampled + row).to(tl.int32), token)
-    sample = samples + ((position - start) * MAX_ROWS + row) * 2
-    tl.store(sample, token.to(tl.float64), mask=active)
-    tl.store(sample + 1, tl.load(logprobs + row).to(tl.float64), mask=active)
+    tl.store(samples + (position - start) * MAX_ROWS + row, token, mask=active)
     failed = (token < 0).to(tl.int32)  # the logits were not finite, and there is no token
     token = tl.maximum(token, 0)
     if counts is not None:
@@ -142,7 +140,7 @@ def begin(buffers: DeviceBuffers, rows: int, block_size: int, prompts: Batch | N
 
 def advance(
     buffers: DeviceBuffers, rows: int, block_size: int, end_token_ids: Tensor,
-    sampled: tuple[Tensor, Tensor], counts: Tensor | None = None,
+    sampled: Tensor, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Take what a step sampled: note it, move the state on, and lay out the next decode step.
 
@@ -151,7 +149,7 @@ def advance(
         rows: of the step.
         block_size: tokens a block.
         end_token_ids: [E] tokens that end a text.
-        sampled: a token and its log-probability for each row, [N] each.
+        sampled: a token for each row, int64 [N].
         counts: of `TokenCounts`, if a row has penalties.
     """
     inputs = buffers.decode_inputs.batch
@@ -160,7 +158,7 @@ def advance(
             buffers.state,
             buffers.params.packed,
             buffers.block_tables, buffers.block_tables.stride(0),
-            *sampled,
+            sampled,
             end_token_ids, len(end_token_ids),
             buffers.samples, buffers.samples.shape[1],
             counts, 0 if counts is None else counts.stride(0), SAMPLED,

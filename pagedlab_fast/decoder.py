@@ -97,14 +97,13 @@ class Decoder:
         self._wait(window.done)
         num_rows = len(window.rows)
         num_steps = max(plan.num_samples for plan in window.rows)
-        tokens = window.samples[:num_steps, :num_rows, 0].t().long().tolist()
-        logprobs = window.samples[:num_steps, :num_rows, 1].t().tolist()
+        tokens = window.samples[:num_steps, :num_rows].t().tolist()
         positions = window.state[:num_rows, 1].tolist()
         collected = []
         for row, plan in enumerate(window.rows):
             # negative if the text had ended before this window
             count = max(0, positions[row] + 1 - plan.first_stop)
-            collected.append(NewTokens(tokens[row][:count], logprobs[row][:count]))
+            collected.append(NewTokens(tokens[row][:count]))
         return collected
 
     def forget(self) -> None:

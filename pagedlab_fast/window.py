@@ -60,7 +60,7 @@ class Window:
 
     Args:
         rows: what they compute of each sequence.
-        samples: tokens and their log-probabilities, on the host, see `StepBuffers`.
+        samples: tokens, on the host, see `StepBuffers`.
         state: how far each row came, on the host.
         done: both of these are filled when the device has reached this event; None on a CPU.
     """

@@ -194,7 +194,7 @@ def test_a_real_end_of_text_is_no_text(tiny):
     for params in (SamplingParams(max_tokens=30), SamplingParams(max_tokens=30, stop="zzz")):
         calls = iter([*tiny.encode(" one two"), end])
         llm = engine(tiny)
-        llm.sample_rows = lambda *_, calls=calls: (torch.tensor([next(calls)]), torch.zeros(1))
+        llm.sample_rows = lambda *_, calls=calls: torch.tensor([next(calls)])
         output = output_of(llm, [5], params)
         assert (output.text, output.token_ids[-1], output.finish_reason) == (" one two", end, "stop")
 

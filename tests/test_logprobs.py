@@ -44,7 +44,6 @@ def assert_right(model, done):
         assert len(output.logprobs) == len(output.token_ids)
         for i, said in enumerate(output.logprobs):
             assert_said(said, output.token_ids[i], rows[len(prompt) - 1 + i])
-        assert abs(sum(said.logprob for said in output.logprobs) - output.cumulative_logprob) < 1e-4
 
 
 def prompts(seed, count, longest=40):

@@ -50,7 +50,6 @@ def test_logprobs_and_penalties_beside_windows(model, seed, monkeypatch):
                 torch.testing.assert_close(
                     torch.tensor([t.logprob for t in output.logprobs]), own, atol=2e-3, rtol=1e-3
                 )
-            assert abs(output.cumulative_logprob - own.sum().item()) < 0.05
     rows = torch.log_softmax(plain_logits(model, prompt).float(), dim=1).cpu()
     for llm in (fast, plain):
         for i, said in enumerate(score(llm, prompt)[1:]):

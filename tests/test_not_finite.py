@@ -73,9 +73,8 @@ def test_the_sampler_marks_a_row(kind, asked):
     sound[::2] = -torch.inf
     logits = torch.stack([spoilt_rows(10)[kind], sound]).repeat(2, 1)
     params = [SamplingParams(temperature=t, **asked) for t in (0.0, 0.0, 1.0, 1.0)]
-    tokens, logprobs = sample_rows(logits, params, torch.zeros(4).long(), torch.arange(4))
+    tokens = sample_rows(logits, params, [0.5] * 4)
     assert [token == NO_TOKEN for token in tokens.tolist()] == [True, False] * 2
-    assert [math.isnan(logprob) for logprob in logprobs.tolist()] == [True, False] * 2
 
 
 DRAFTERS = {
@@ -107,7 +106,6 @@ def test_it_ends_its_own_request(tiny, breaking, prompts, answers, place, drafte
         answers[0][:end] for end in range(1 if drafter in ("right", "model") else place + 1, place + 2)
     ]
     assert first.text == tiny.decode(first.token_ids)
-    assert math.isfinite(first.cumulative_logprob)
     for (output,), answer in zip(others, answers[1:], strict=True):
         assert (output.token_ids, output.finish_reason, output.error) == (answer, "length", None)
     for outputs in ([first], *others):

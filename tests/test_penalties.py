@@ -75,7 +75,6 @@ def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, optio
             said = torch.tensor([t.logprob for t in output.logprobs or []])
             plain = torch.log_softmax(logits, 1).gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
             torch.testing.assert_close(said, plain, atol=1e-4, rtol=1e-5)
-            assert abs(output.cumulative_logprob - plain.sum().item()) < 1e-3
     assert 13 not in done[2].outputs[0].token_ids
     with tiny.stock_attention() as module, torch.inference_mode():
         ids, plain = torch.tensor([prompt]), {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}

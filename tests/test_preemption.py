@@ -6,7 +6,6 @@ All in fp32 on caches full of NaN, with the smallest pools that work.
 from collections import Counter
 
 import pytest
-import torch
 
 from pagedlab import SamplingParams
 from pagedlab.recipes.swap import SwappingScheduler
@@ -74,9 +73,6 @@ def test_samples_are_preempted_one_by_one(tiny, scheduler, caching):
     llm.on_step(lambda: seen.update(sequence.nth for sequence in llm.plan.preempted))
     tight = llm.generate(prompts, SAMPLES)
     assert all_ids_of(tight) == all_ids_of(roomy)
-    for pair in zip(tight, roomy, strict=True):
-        scores = [torch.tensor([o.cumulative_logprob for o in c.outputs]) for c in pair]
-        torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-4)
     assert len(seen) > 1
     assert llm.stats.preemptions == sum(seen.values())
     assert_idle(llm)

@@ -190,7 +190,6 @@ def test_ends(tiny, hugging_face):
         assert got.outputs[0].token_ids == expected.outputs[0].token_ids == full[: len(got.outputs[0].token_ids)]
         assert got.outputs[0].text == expected.outputs[0].text
         assert got.outputs[0].finish_reason == expected.outputs[0].finish_reason
-        assert got.outputs[0].cumulative_logprob == pytest.approx(expected.outputs[0].cumulative_logprob, abs=1e-3)
         assert len(got.times) == len(got.outputs[0].token_ids)
         assert_idle(llm)
     llm = engine(tiny, kind=SpeculativeLLM, drafter=Poisoned(tiny, 4))

@@ -206,7 +206,6 @@ class BeamSearch:
         output = Output(
             token_ids=beam.output_ids,
             finish_reason=reason,
-            cumulative_logprob=beam.cumulative_logprob,
             text_after=self.text_after,
             score=self.score(beam),
         )

@@ -59,6 +59,7 @@ class Penalties:
             prompt_ids: the tokens of the prompt.
             output_ids: the tokens of the answer so far.
         """
+        plain = logits
         logits = logits.clone()
         if self.repetition != 1:
             seen = _ids([*prompt_ids, *output_ids], logits)
@@ -72,7 +73,8 @@ class Penalties:
             if token < len(logits):
                 logits[token] += bias
         limits = torch.finfo(logits.dtype)
-        return logits.clamp(limits.min, limits.max)  # a tiny repetition makes infinities
+        # A tiny repetition makes infinities. Those that were there stay.
+        return torch.where(plain.isfinite(), logits.clamp(limits.min, limits.max), plain)
 
 
 def _ids(token_ids: list[int], logits: Tensor) -> Tensor:

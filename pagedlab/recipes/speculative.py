@@ -372,25 +372,23 @@ def _accept(chunk: Chunk, logits: Tensor, sampled: NewTokens, q: list[Tensor]) -
     """
     sequence = chunk.sequence
     p = probabilities(logits, [sequence.params] * len(logits))
-    positions = torch.arange(chunk.stop - len(chunk.guesses), chunk.stop)
-    streams = sequence.seed ^ ACCEPT_STREAM, sequence.seed
-    seeds = torch.tensor([[seed % 2**63] for seed in streams])
-    u_accept, u_redraw = uniform(seeds, positions).tolist()
+    first = chunk.stop - len(chunk.guesses)
     num_finite = [*sampled.token_ids, NO_TOKEN].index(NO_TOKEN)
     drafted = chunk.guesses[:num_finite]
     kept = [*drafted, sampled.token_ids[len(drafted)]]  # if all are accepted
     for i, token in enumerate(drafted):
-        other = accept_or_redraw(p[i], q[i].to(p.device), token, u_accept[i], u_redraw[i])
+        u_accept = uniform(sequence.seed ^ ACCEPT_STREAM, first + i)
+        u_redraw = uniform(sequence.seed, first + i)
+        other = accept_or_redraw(p[i], q[i].to(p.device), token, u_accept, u_redraw)
         if other is not None:
             kept[i:] = [other]
             break
     rows = torch.log_softmax(logits.float(), dim=1)
-    logprobs = [row[token].item() for row, token in zip(rows, kept, strict=False)]
     reports = [
-        report._replace(token_id=token, logprob=logprob)
-        for report, token, logprob in zip(sampled.reports, kept, logprobs, strict=False)
+        report._replace(token_id=token, logprob=row[token].item())
+        for report, token, row in zip(sampled.reports, kept, rows, strict=False)
     ]
-    return NewTokens(kept, logprobs, reports)
+    return NewTokens(kept, reports)
 
 
 def accept_or_redraw(

@@ -177,7 +177,9 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
     listed = list_chunks(cut, row)
     part = tl.arange(0, row.maxima.numel)
     keeps_none = ~(row.maxima >= cut)  # also if one of the two is not a number
-    tl.store(sums + part, 0.0, mask=(part * CHUNK < row.size) & keeps_none)
+    emptied = (part * CHUNK < row.size) & keeps_none
+    # 0 * NaN is NaN: a row that is not finite stays so.
+    tl.store(sums + part, 0 * tl.load(sums + part, mask=emptied), mask=emptied)
     last = tl.full([CHUNK], -1, tl.int32)
     for i in tl.range(listed, num_stages=STAGES):
         chunk = tl.load(row.chunks + i)
@@ -188,7 +190,7 @@ def sum_kept(cut, ties, row, sums, CHUNK: tl.constexpr):
         last = tl.maximum(last, tl.where(kept_ties, token, -1))
         below = x - tl.load(row.largest + chunk)
         weights = tl.where(kept_ties | (x > cut), tl.exp2(below * row.scale), 0.0)
-        tl.store(sums + chunk, tl.sum(weights, 0))
+        tl.store(sums + chunk, tl.sum(weights, 0) + 0 * tl.load(sums + chunk))
     return tl.max(last, 0)
 
 

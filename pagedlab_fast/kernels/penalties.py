@@ -84,19 +84,15 @@ def penalise(x, token, VOCABULARY, penalties):
     """
     if penalties.counts is not None:  # noqa: SIM102 - decided when the kernel is compiled
         if penalties.counts_row >= 0:
-            real = token < VOCABULARY
+            plain = x
             counts = penalties.counts + penalties.counts_row * VOCABULARY
-            count = tl.load(counts + token, mask=real, other=0)
+            count = tl.load(counts + token, mask=token < VOCABULARY, other=0)
             times = count >> 1
             seen = tl.where(x > 0, tl.div_rn(x, penalties.repetition), x * penalties.repetition)
             x = tl.where(count > 0, seen, x)
             x -= tl.where(times > 0, penalties.presence + penalties.frequency * times, 0.0)
-            # A tiny repetition_penalty makes infinities.
-            x = tl.where(
-                real,
-                tl.clamp(x, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL),
-                float("-inf"),
-            )
+            # A tiny repetition makes infinities. Those that were there stay.
+            x = tl.where(tl.abs(plain) <= LARGEST, tl.clamp(x, -LARGEST, LARGEST), plain)
     return x
 
 

@@ -25,7 +25,8 @@ from pagedlab_fast.kernels.penalties import (
 CHUNK = 512  # tokens
 GROUP = 8  # chunks that a program of chunk_kernel reads
 COLDEST = 1e-30  # a lower temperature is 0 in effect
-BELOW_1 = tl.constexpr(1 - 2.0**-24)  # the largest fp32 below 1
+LARGEST = 1 - 2.0**-24  # the largest fp32 below 1
+BELOW_1 = tl.constexpr(LARGEST)
 
 
 @triton.jit
@@ -66,15 +67,13 @@ def bits_below(x, m):
 
 @triton.jit
 def chunk_kernel(
-    logits, temperature, largest, place, sums, plain_largest, plain_sums,
+    logits, temperature, largest, place, sums,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, group of chunks): find each chunk's largest logit, its token, and two sums.
+    """Program (row, group of chunks): find each chunk's largest logit, its token, and a sum.
 
-    The sums are of exp(l - largest). `sums` has the temperature applied. `plain_largest` and
-    `plain_sums` are without penalties and temperature, for the log-probability. If no row has
-    penalties, `plain_largest` is None, and `largest` serves.
+    The sum is of exp((l - largest) / temperature), or of exp(l - largest) at temperature 0.
     """
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
@@ -83,25 +82,21 @@ def chunk_kernel(
     real = chunk < CHUNKS
     x = load_plain_logits(logits + row * row_stride, token, VOCABULARY)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
-    m = tl.max(x, 1)
     if counts is not None:
-        tl.store(plain_largest + part, m, mask=real)
-        tl.store(plain_sums + part, tl.sum(tl.exp2(bits_below(x, m)), 1), mask=real)
         counts_row, repetition, presence, frequency = counts_row_and_penalties(
             counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE, row
         )
         penalties = RowPenalties(counts, counts_row, repetition, presence, frequency)
         x = penalise(x, token, VOCABULARY, penalties)
-        m = tl.max(x, 1)
+    m = tl.max(x, 1)
     below = bits_below(x, m)
     tl.store(largest + part, m, mask=real)
     # These lines have half the instructions of argmax, exp and a division for each logit.
     first = tl.min(tl.where(x == m[:, None], token, VOCABULARY - 1), 1)
     tl.store(place + part, first, mask=real)
-    if counts is None:  # on an H100 this kernel takes a tenth more time with this above `first`
-        tl.store(plain_sums + part, tl.sum(tl.exp2(below), 1), mask=real)
-    if t >= COLDEST:
-        tl.store(sums + part, tl.sum(tl.exp2(below * (1 / t)), 1), mask=real)
+    # On an H100 this kernel takes a tenth more time with the sum above `first`.
+    scale = tl.where(t >= COLDEST, 1 / t, 1.0)
+    tl.store(sums + part, tl.sum(tl.exp2(below * scale), 1), mask=real)
 
 
 @triton.jit
@@ -121,16 +116,14 @@ def first_beyond(target, weights, i):
 
 @triton.jit
 def pick_kernel(
-    logits, temperature, u, largest, place, sums, plain_largest, plain_sums, cuts, last_ties,
-    tokens, logprobs,
+    logits, temperature, u, largest, place, sums, cuts, last_ties, tokens,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (row): find the token at `u` of the cumulative distribution, and its log-prob.
+    """Program (row): find the token at `u` of the cumulative distribution.
 
     Tokens that top_k, top_p and min_p exclude have no share of it: those below the cut of
-    limits.py, and those that equal it and come after `last_ties`. The log-probability is that
-    before penalties.
+    limits.py, and those that equal it and come after `last_ties`.
     """
     row = tl.program_id(0).to(tl.int64)
     t = tl.minimum(tl.load(temperature + row).to(tl.float32), HOTTEST)
@@ -139,19 +132,15 @@ def pick_kernel(
     at = row * CHUNKS + part
     m = tl.load(largest + at, mask=real, other=float("-inf"))
     top = tl.max(m, 0)
-    plain = m
-    if plain_largest is not None:
-        plain = tl.load(plain_largest + at, mask=real, other=float("-inf"))
-    plain_top = tl.max(plain, 0)
-    plain_sum = tl.load(plain_sums + at, mask=real, other=0.0)
-    total = tl.sum(plain_sum * tl.exp(plain - plain_top), 0)
+    is_sampled = t >= COLDEST
+    t = tl.where(is_sampled, t, 1.0)
+    weight = tl.load(sums + at, mask=real, other=0.0) * tl.exp((m - top) / t)
+    total = tl.sum(weight, 0)
     # If no logit is a number, this takes the last chunk. `argmax` might take one behind it.
     top_chunk = tl.min(tl.where(m == top, part, CHUNKS - 1), 0)
     token = tl.load(place + row * CHUNKS + top_chunk)
-    if t >= COLDEST:
-        sum_at_t = tl.load(sums + at, mask=real, other=0.0)
-        weight = sum_at_t * tl.exp((m - top) / t)
-        target = tl.load(u + row).to(tl.float32) * tl.sum(weight, 0)
+    if is_sampled:
+        target = tl.load(u + row).to(tl.float32) * total
         chunk = first_beyond(target, weight, part)
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
@@ -165,12 +154,9 @@ def pick_kernel(
         is_kept = (x > cut) | ((x == cut) & (candidate <= tl.load(last_ties + row)))
         p = tl.where(is_kept, tl.exp((x - top) / t), 0.0)
         token = chunk * CHUNK + first_beyond(target, p, i)
-    logit = tl.load(logits + row * row_stride + token).to(tl.float32)
-    logprob = logit - plain_top - tl.log(total)
     # `total` is NaN if a logit is NaN or inf, or if all are -inf.
-    token = tl.where(logprob == logprob, token, -1)
+    token = tl.where(total == total, token, -1)
     tl.store(tokens + row, token.to(tl.int64))
-    tl.store(logprobs + row, logprob)
 
 
 def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
@@ -201,7 +187,7 @@ def triton_sample(
     u: Tensor,
     penalties: Penalties | None = None,
     min_p: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Sample one token from each row.
 
     Args:
@@ -214,24 +200,19 @@ def triton_sample(
         min_p: contiguous [R], the least probability over the largest one; None if no row has it.
 
     Returns:
-        The token ids, int64 [R], and their log-probabilities before penalties, fp32 [R]. A row with
-        NaN or inf, or with -inf alone, gives -1 and NaN.
+        The token ids, int64 [R]; -1 for a row with NaN or inf, or with -inf alone.
     """
     rows, vocabulary = logits.shape
     device = logits.device
     tokens = torch.empty(rows, dtype=torch.int64, device=device)
-    logprobs = torch.empty(rows, device=device)
     if rows == 0:
-        return tokens, logprobs
+        return tokens
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     chunks = -(-vocabulary // CHUNK)
     largest = torch.empty((rows, chunks), device=device)
     place = torch.empty((rows, chunks), dtype=torch.int32, device=device)
     sums = torch.empty((rows, chunks), device=device)
-    plain_largest = None if penalties is None else torch.empty_like(largest)
-    plain_sums = torch.empty_like(sums)
-    of_chunks = (largest, place, sums, plain_largest, plain_sums)
     listed = torch.empty((rows, chunks), dtype=torch.int32, device=device)
     cuts = torch.empty(rows, device=device)
     last_ties = torch.empty(rows, dtype=torch.int32, device=device)
@@ -241,14 +222,22 @@ def triton_sample(
     skipped_bits = SKIPPED_BITS.get(logits.dtype, 0) if penalties is None else 0
     with on_device_of(logits):
         chunk_kernel[(rows, -(-chunks // GROUP))](
-            logits, temperature, *of_chunks, *penalty_arguments, *sizes, GROUP, num_warps=4
+            logits,
+            temperature,
+            largest,
+            place,
+            sums,
+            *penalty_arguments,
+            *sizes,
+            GROUP,
+            num_warps=4,
         )
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, min_p, largest, sums, listed, cuts, last_ties,
             *penalty_arguments, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](
-            logits, temperature, u, *of_chunks, cuts, last_ties, tokens, logprobs,
+            logits, temperature, u, largest, place, sums, cuts, last_ties, tokens,
             *penalty_arguments, *sizes, parts, num_warps=8,
         )  # fmt: skip
-    return tokens, logprobs
+    return tokens

@@ -165,8 +165,6 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, num_blocks, options):
     assert texts_of(got) == texts_of(mixed_texts)
     outputs, expected = ([output for c in some for output in c.outputs] for some in (got, mixed_texts))
     assert [output.text for output in outputs] == [output.text for output in expected]
-    logprobs = [torch.tensor([output.cumulative_logprob for output in some]) for some in (outputs, expected)]
-    torch.testing.assert_close(*logprobs, rtol=1e-4, atol=1e-4)
     if num_blocks == 30:
         assert llm.stats.preemptions > 0
     assert [len(c.times) for c in got] == [len(c.times) for c in mixed_texts]

@@ -45,7 +45,7 @@ def assert_same(written, expected):
             with model.stock_attention() as module, torch.no_grad():
                 logits = module(torch.tensor([PROMPTS[i] + one[:at]])).logits[0, -1:]
             ends = probabilities(logits, [PARAMS[i]])[0].cumsum(0)
-            u = uniform(torch.tensor([i]), torch.tensor([len(PROMPTS[i]) + at]))[0]
+            u = uniform(i, len(PROMPTS[i]) + at)
             assert abs(ends[min(one[at], other[at])] - u) < 1e-6, f"prompt {i} differs at token {at}"
 
 

@@ -53,16 +53,16 @@ def main():
     print("write, copy")
     logits = torch.randn(3, 5000, device="cuda")
     temperature, top_k, top_p, u = torch.tensor([[0.0, 1, 1], [0, 1, 0], [1, 1, 1e-6], [0.5, 0.5, 0.5]], device="cuda")
-    tokens, _ = triton_sample(logits, temperature, top_k, top_p, u)
+    tokens = triton_sample(logits, temperature, top_k, top_p, u)
     assert torch.equal(tokens, logits.argmax(1)), "greedy, top_k = 1 and a tiny top_p"
     counts = torch.zeros(2, 5000, dtype=torch.int32, device="cuda")
     counts[1, tokens[0]] = 1
     columns = torch.tensor([[100.0, 1, 1], [0, 0, 0], [0, 0, 0]], device="cuda")
     penalties = Penalties(counts, torch.tensor([1, -1, 0], device="cuda"), columns)
-    others, _ = triton_sample(logits, temperature, top_k, top_p, u, penalties)
+    others = triton_sample(logits, temperature, top_k, top_p, u, penalties)
     assert others.tolist() == [logits[0].topk(2).indices[1].item(), *tokens[1:].tolist()], "the second, if penalised"
     most = torch.tensor([0.0, 1.0, 1.0], device="cuda")
-    assert torch.equal(triton_sample(logits, u, u * 0, u * 0 + 1, u, min_p=most)[0][1:], logits[1:].argmax(1)), "min_p"
+    assert torch.equal(triton_sample(logits, u, u * 0, u * 0 + 1, u, min_p=most)[1:], logits[1:].argmax(1)), "min_p"
     print("sample")
 
 

@@ -20,7 +20,7 @@ import pagedlab
 import pagedlab_fast
 from pagedlab import LLM
 from pagedlab.batch import Batch, build_batch
-from pagedlab.sampling import NewTokens, sample_rows
+from pagedlab.sampling import NewTokens, sample_rows, uniform
 from pagedlab.scheduler import Chunk
 from pagedlab_fast.runner import FastRunner
 
@@ -97,7 +97,7 @@ class FakeDevice:
         """It counts no tokens."""
 
     def collect(self, window: Any) -> list[NewTokens]:
-        return [NewTokens(row.new_tokens, row.logprobs) for row in window.rows]
+        return [NewTokens(row.new_tokens) for row in window.rows]
 
     def _row(self, chunk: Chunk, before: Any) -> Any:
         tokens, ended = chunk.sequence.token_ids[:], False
@@ -110,7 +110,7 @@ class FakeDevice:
         return SimpleNamespace(
             chunk=chunk, sequence=chunk.sequence, params=chunk.sequence.params,
             tokens=tokens, at=chunk.start, first_stop=first_stop,
-            num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], logprobs=[], ended=ended,
+            num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], ended=ended,
         )  # fmt: skip
 
     def _step(self, rows: list[Any]) -> None:
@@ -132,16 +132,14 @@ class FakeDevice:
                 self._draw(row, one)
 
     def _draw(self, row: Any, logits: torch.Tensor) -> None:
-        seed = torch.tensor([row.chunk.sequence.seed % 2**63])
         adjusted = logits[None]
         if row.params.adjust is not None:
             prompt = row.chunk.sequence.num_prompt_tokens
             adjusted = row.params.adjust(logits, row.tokens[:prompt], row.tokens[prompt:])[None]
-        token, _ = sample_rows(adjusted, [row.params], seed, torch.tensor([len(row.tokens)]))
-        logprob = torch.log_softmax(logits, 0)[token]
+        number = uniform(row.chunk.sequence.seed, len(row.tokens))
+        token = sample_rows(adjusted, [row.params], [number])
         row.tokens.append(int(token))
         row.new_tokens.append(int(token))
-        row.logprobs.append(float(logprob))
         is_end = not row.params.ignore_eos and int(token) in self._llm.model.eos_token_ids
         row.ended = is_end or int(token) < 0
 
