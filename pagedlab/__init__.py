@@ -27,7 +27,6 @@ Attention over blocks:
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +83,7 @@ _LAZY = {  # the module of each name that is imported on first use
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        alike = get_close_matches(name, __all__, n=1)
-        hint = f"; did you mean {alike[0]}?" if alike else ""
-        raise AttributeError(f"module 'pagedlab' has no attribute {name!r}{hint}")
+        raise AttributeError(f"module 'pagedlab' has no attribute {name!r}")
     spin_little()
     return getattr(import_module(f"pagedlab.{_LAZY[name]}"), name)
 

@@ -106,7 +106,7 @@ def read_config(source: str) -> Any:
     if config.model_type not in MODEL_TYPES:
         raise ValueError(
             f"{source!r} is a {config.model_type} model; pagedlab runs llama, mistral, qwen2, "
-            f"qwen3 and others in pagedlab.model.MODEL_TYPES, for instance {DEFAULT_MODEL}"
+            f"qwen3 and others in pagedlab.loading.MODEL_TYPES, for instance {DEFAULT_MODEL}"
         )
     _check_attention(source, config.to_dict())
     return config
