@@ -58,7 +58,7 @@ GROUPS = {
     "attention": ("decode_kernel", "ragged_kernel", "merge_kernel"),
     "sampling": ("chunk_kernel", "pick_kernel", "uniform_kernel", "advance_kernel"),
     "matrix products": ("nvjet", "gemm", "cutlass", "splitK", "gemv", "product_kernel"),
-    "norm, rotate, gate, write": ("norm_kernel", "rotate_kernel", "gate_kernel", "angles_kernel", "write_kernel"),
+    "norm, rotate, gate, write": ("norm_kernel", "rotate_kernel", "gate_kernel", "write_kernel"),
 }
 
 

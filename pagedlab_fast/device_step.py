@@ -22,7 +22,7 @@ from pagedlab_fast.buffers import DeviceBuffers
 from pagedlab_fast.decode_state import advance
 from pagedlab_fast.fused import Fused
 from pagedlab_fast.kernels.penalties import Penalties
-from pagedlab_fast.kernels.sampling import triton_sample, triton_uniform
+from pagedlab_fast.kernels.sampling import triton_sample
 from pagedlab_fast.shapes import StepShape
 from pagedlab_fast.token_counts import TokenCounts
 
@@ -71,7 +71,6 @@ class DeviceStep:
         positions = batch.positions
         if shape.tokens is not None:
             positions = positions[batch.last_rows]
-        u = triton_uniform(buffers.params.seed[: shape.rows], positions, ahead=1)
         sampling = buffers.sampling
         limits = sampling.temperature, sampling.top_k, sampling.top_p
         counts = None
@@ -80,7 +79,9 @@ class DeviceStep:
             counts = self.tokens.counts
             assert counts is not None
             penalties = Penalties(counts, buffers.params.counts_row, sampling.penalties)
-        sampled = triton_sample(logits, *limits, u, penalties)
+        sampled = triton_sample(
+            logits, *limits, None, penalties, seeds=buffers.params.seed, positions=positions
+        )
         advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled, counts)
 
 

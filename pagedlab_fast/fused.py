@@ -12,7 +12,7 @@ modules pass from kernel to kernel:
     silu(gate) * up                         swiglu.py: a kernel after the product, or in its kernel
     o_proj, down_proj, then + residual      products that add to the residual stream in place
     RMSNorm: square, mean, rsqrt, products  its weight in the next matrix, the rest in its kernel
-    positions, products, cos and sin        angles_kernel, once a step
+    positions, products, cos and sin        a table of all positions, once and for all
 
 RMSNorm divides a row by one number and multiplies its columns by a weight, and a product is linear
 in both. So the columns of the matrix take the weight, once, and the kernel that reads the product
@@ -110,45 +110,6 @@ def rotate_kernel(
     tl.store(v + HALF, second, mask=is_value)
 
 
-@triton.jit
-def angles_kernel(
-    positions, frequencies,                      # [T]; [HALF]
-    cos, sin, scaling,                           # [T, HALF] twice
-    HALF: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """Cosines and sines of one token's angles a program."""
-    token = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, LANES)
-    position = tl.load(positions + token).to(tl.float32)
-    angle = position * tl.load(frequencies + i, mask=i < HALF, other=0.0)
-    tl.store(cos + token * HALF + i, tl.cos(angle) * scaling, mask=i < HALF)
-    tl.store(sin + token * HALF + i, tl.sin(angle) * scaling, mask=i < HALF)
-
-
-def angles(rotary: Any, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, in one launch in place of ten.
-
-    Args:
-        rotary: transformers' module.
-        x: [T, H], whose dtype and device they get.
-        positions: int64 [T].
-
-    Returns:
-        Twice [T, D / 2].
-    """
-    half = len(rotary.inv_freq)
-    if rotary.rope_type not in STATIC_ROPE:
-        cos, sin = rotary(x[None], positions[None])
-        return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
-    cos = x.new_empty((len(x), half))
-    sin = x.new_empty((len(x), half))
-    angles_kernel[(len(x),)](
-        positions, rotary.inv_freq, cos, sin, rotary.attention_scaling, half, power_of_two(half),
-        num_warps=1,
-    )  # fmt: skip
-    return cos, sin
-
-
 def qkv(x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None, target: KVTarget) -> Tensor:
     """`small_gemm.qkv` for any number of rows: queries [T, Hq, D] of x [T, H]."""
     tokens, width = x.shape
@@ -195,7 +156,8 @@ def can_fuse(module: Any) -> bool:
     layer = module.model.layers[0]
     has_biases = layer.self_attn.o_proj.bias is not None or layer.mlp.down_proj.bias is not None
     is_known = config.model_type in ARCHITECTURES and config.hidden_act == "silu"
-    return is_known and not has_biases and module.dtype != torch.float64
+    is_static = module.model.rotary_emb.rope_type in STATIC_ROPE
+    return is_known and is_static and not has_biases and module.dtype != torch.float64
 
 
 class Fused:
@@ -213,13 +175,14 @@ class Fused:
         if not can_fuse(module):
             raise ValueError(
                 f"this {module.config.model_type} cannot be fused: that takes layers of "
-                f"{' or '.join(ARCHITECTURES)} with silu, no biases but those of queries, keys and "
-                "values, and at most fp32"
+                f"{' or '.join(ARCHITECTURES)} with silu and static RoPE, no biases but those of "
+                "queries, keys and values, and at most fp32"
             )
         self.module = module
         self.epsilon = module.config.rms_norm_eps
         self.ranks = ranks
         self.layers = _layers_of(module)
+        self.cos, self.sin = _angles_of(module)
         first = self.layers[0]
         # Rows up to which each product of a layer is one of small_gemm.py.
         self.max_qkv = small_gemm.max_rows("qkv", first.qkv)
@@ -258,7 +221,8 @@ class Fused:
         seen = batch.block_tables, batch.seq_lens, batch.query_starts
         project = small_gemm.qkv if len(x) <= self.max_qkv else qkv
         with on_device_of(x):
-            cos, sin = angles(model.rotary_emb, x, batch.positions)
+            cos = self.cos[batch.positions]
+            sin = self.sin[batch.positions]
             for i, layer in enumerate(self.layers):
                 target = KVTarget(cos, sin, batch.slots, cache.keys[i], cache.values[i])
                 q = project(x, self.epsilon, layer.qkv, layer.qkv_bias, target)
@@ -320,6 +284,17 @@ def _layers_of(module: Any) -> list[Layer]:
         # it does not hold.
         torch.cuda.empty_cache()
     return layers
+
+
+@torch.no_grad()
+def _angles_of(module: Any) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each position's angles (RoPE), [positions, D / 2] each."""
+    rotary = module.model.rotary_emb
+    # A row that has stopped may be one position further.
+    positions = torch.arange(module.config.max_position_embeddings + 1, device=module.device)
+    cos, sin = rotary(module.lm_head.weight, positions[None])
+    half = len(rotary.inv_freq)
+    return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
 
 
 def _joined(layer: Any) -> Layer:

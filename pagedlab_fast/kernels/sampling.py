@@ -38,19 +38,12 @@ def mix(x):
     return x ^ (x >> 31)
 
 
-@triton.jit(
-    do_not_specialize=["SEED_STRIDE", "AHEAD", "ROWS"],
-    do_not_specialize_on_alignment=["seeds", "positions"],
-)
-def uniform_kernel(seeds, SEED_STRIDE, positions, AHEAD, u, ROWS, SIZE: tl.constexpr):
-    """Compute a number in [0, 1) for each row: `sampling.uniform`, rounded to fp32."""
-    row = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    real = row < ROWS
-    seed = tl.load(seeds + row * SEED_STRIDE, mask=real, other=0).to(tl.uint64, bitcast=True)
-    position = tl.load(positions + row, mask=real, other=0) + AHEAD
-    bits = mix(mix(seed) + position.to(tl.uint64, bitcast=True)) >> 11
+@triton.jit
+def uniform(seed, position):
+    """A number in [0, 1): `sampling.uniform`, rounded to fp32."""
+    bits = mix(mix(seed.to(tl.uint64, bitcast=True)) + position.to(tl.uint64, bitcast=True)) >> 11
     # Rounding up to 1 would take the last token, however unlikely it is.
-    tl.store(u + row, tl.minimum(bits.to(tl.float32) * 2.0**-53, BELOW_1), mask=real)
+    return tl.minimum(bits.to(tl.float32) * 2.0**-53, BELOW_1)
 
 
 @triton.jit
@@ -114,13 +107,16 @@ def first_beyond(target, weights, i):
     return tl.min(tl.where(is_beyond, i, last), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SEED_STRIDE"], do_not_specialize_on_alignment=["seeds"])
 def pick_kernel(
-    logits, temperature, u, largest, place, sums, cuts, last_ties, tokens,
+    logits, temperature, u, seeds, SEED_STRIDE, positions,
+    largest, place, sums, cuts, last_ties, tokens,
     counts, counts_rows, ROW_STRIDE, columns, COLUMN_STRIDE,
     row_stride, VOCABULARY, CHUNKS, COLDEST, CHUNK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Program (row): find the token at `u` of the cumulative distribution.
+
+    If `u` is None, it is computed for the position after the given one.
 
     Tokens that top_k, top_p and min_p exclude have no share of it: those below the cut of
     limits.py, and those that equal it and come after `last_ties`.
@@ -140,7 +136,11 @@ def pick_kernel(
     top_chunk = tl.min(tl.where(m == top, part, CHUNKS - 1), 0)
     token = tl.load(place + row * CHUNKS + top_chunk)
     if is_sampled:
-        target = tl.load(u + row).to(tl.float32) * total
+        if u is None:
+            number = uniform(tl.load(seeds + row * SEED_STRIDE), tl.load(positions + row) + 1)
+        else:
+            number = tl.load(u + row).to(tl.float32)
+        target = number * total
         chunk = first_beyond(target, weight, part)
         target -= tl.sum(tl.where(part < chunk, weight, 0.0), 0)
         i = tl.arange(0, CHUNK)
@@ -159,34 +159,16 @@ def pick_kernel(
     tl.store(tokens + row, token.to(tl.int64))
 
 
-def triton_uniform(seeds: Tensor, positions: Tensor, ahead: int = 0) -> Tensor:
-    """Compute `sampling.uniform` in one launch, where torch makes thirty.
-
-    Args:
-        seeds: int64 [R].
-        positions: contiguous int64 [R].
-        ahead: a number that is added to the positions.
-
-    Returns:
-        fp32 [R].
-    """
-    u = torch.empty(len(seeds), device=seeds.device)
-    if len(u):
-        size = 256
-        programs = -(-len(u) // size)
-        with on_device_of(u):
-            uniform_kernel[(programs,)](seeds, seeds.stride(0), positions, ahead, u, len(u), size)
-    return u
-
-
 def triton_sample(
     logits: Tensor,
     temperature: Tensor,
     top_k: Tensor,
     top_p: Tensor,
-    u: Tensor,
+    u: Tensor | None,
     penalties: Penalties | None = None,
     min_p: Tensor | None = None,
+    seeds: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Sample one token from each row.
 
@@ -195,9 +177,11 @@ def triton_sample(
         temperature: contiguous [R]; 0 takes the likeliest token, the first if there are several.
         top_k: contiguous [R], how many tokens are kept, at most `MAX_TOP_K`; 0 for all.
         top_p: contiguous [R], the share of the probability that is kept; 1 for all.
-        u: contiguous [R], uniform in [0, 1].
+        u: contiguous [R], uniform in [0, 1]; None for those of seeds and positions.
         penalties: of the rows; None if no row has any.
         min_p: contiguous [R], the least probability over the largest one; None if no row has it.
+        seeds: int64 [R], without `u`.
+        positions: contiguous int64 [R], of the tokens before the sampled ones, without `u`.
 
     Returns:
         The token ids, int64 [R]; -1 for a row with NaN or inf, or with -inf alone.
@@ -222,22 +206,16 @@ def triton_sample(
     skipped_bits = SKIPPED_BITS.get(logits.dtype, 0) if penalties is None else 0
     with on_device_of(logits):
         chunk_kernel[(rows, -(-chunks // GROUP))](
-            logits,
-            temperature,
-            largest,
-            place,
-            sums,
-            *penalty_arguments,
-            *sizes,
-            GROUP,
-            num_warps=4,
-        )
+            logits, temperature, largest, place, sums,
+            *penalty_arguments, *sizes, GROUP, num_warps=4,
+        )  # fmt: skip
         cut_kernel[(rows,)](
             logits, temperature, top_k, top_p, min_p, largest, sums, listed, cuts, last_ties,
             *penalty_arguments, *sizes, parts, skipped_bits, num_warps=4,
         )  # fmt: skip
         pick_kernel[(rows,)](
-            logits, temperature, u, largest, place, sums, cuts, last_ties, tokens,
+            logits, temperature, u, seeds, 0 if seeds is None else seeds.stride(0), positions,
+            largest, place, sums, cuts, last_ties, tokens,
             *penalty_arguments, *sizes, parts, num_warps=8,
         )  # fmt: skip
     return tokens

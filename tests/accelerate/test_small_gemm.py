@@ -17,7 +17,7 @@ from pagedlab.batch import Batch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
 from pagedlab_fast import LLM, small_gemm
-from pagedlab_fast.fused import Fused, angles
+from pagedlab_fast.fused import Fused, can_fuse
 from pagedlab_fast.norm import norm
 from support.engines import exactly, ids_of, poison
 
@@ -179,12 +179,15 @@ def test_angles_are_the_stock_modules(scaling):
         rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = LlamaConfig(vocab_size=8, hidden_size=40, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8,
                          max_position_embeddings=128, rope_parameters=rope)  # fmt: skip
-    rotary = LlamaForCausalLM(config).to(DEVICE).model.rotary_emb
-    positions, x = torch.tensor([0, 1, 31, 32, 127], device=DEVICE), torch.zeros(5, 1, device=DEVICE)
-    with torch.inference_mode():
-        for mine, whole in zip(angles(rotary, x, positions), rotary(x[None], positions[None]), strict=True):
-            assert mine.is_contiguous()
-            torch.testing.assert_close(mine, whole[0, :, :10], rtol=1e-6, atol=1e-6)
+    module = LlamaForCausalLM(config).to(DEVICE)
+    assert can_fuse(module) == (scaling != "dynamic")
+    if scaling == "dynamic":
+        return
+    fused = Fused(module)
+    positions, x = torch.arange(129, device=DEVICE), torch.zeros(5, 1, device=DEVICE)
+    for mine, whole in zip((fused.cos, fused.sin), module.model.rotary_emb(x[None], positions[None]), strict=True):
+        assert mine.is_contiguous()
+        torch.testing.assert_close(mine, whole[0, :, :10], rtol=1e-6, atol=1e-6)
 
 
 def test_a_norm_keeps_to_its_rows(seed):

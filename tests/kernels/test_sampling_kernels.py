@@ -10,15 +10,29 @@ from pagedlab import SamplingParams
 
 pytest.importorskip("triton")
 
-from pagedlab.kernels.runtime import power_of_two
+from pagedlab.kernels.runtime import power_of_two, tl, triton
 from pagedlab.recipes import penalties as recipe
 from pagedlab.sampling import probabilities, uniform
 from pagedlab_fast.asked import MAX_TOP_K
 from pagedlab_fast.kernels.limits import SKIPPED_BITS, cut_kernel
 from pagedlab_fast.kernels.penalties import Penalties
-from pagedlab_fast.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample, triton_uniform
+from pagedlab_fast.kernels.sampling import CHUNK, COLDEST, GROUP, chunk_kernel, triton_sample
+from pagedlab_fast.kernels.sampling import uniform as kernel_uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@triton.jit
+def uniform_kernel(seeds, positions, out):
+    row = tl.program_id(0)
+    tl.store(out + row, kernel_uniform(tl.load(seeds + row), tl.load(positions + row)))
+
+
+def on_the_device(seeds, positions):
+    """What the kernels compute of each pair, fp32."""
+    out = torch.empty(len(seeds), device=DEVICE)
+    uniform_kernel[(len(seeds),)](seeds.to(DEVICE), positions.to(DEVICE), out)
+    return out.cpu()
 
 
 def numbers(seeds, positions):
@@ -64,18 +78,19 @@ def test_uniform_is_the_same_hash(seed):
     generator = torch.Generator().manual_seed(seed)
     seeds = torch.randint(2**63 - 1, (300,), generator=generator)
     positions = torch.randint(2**31, (300,), generator=generator)
-    ours = triton_uniform(seeds.to(DEVICE), positions.to(DEVICE)).cpu()
-    torch.testing.assert_close(ours, numbers(seeds, positions).float(), rtol=0, atol=0)
-    column = torch.stack((positions, seeds), 1).to(DEVICE)[:, 1]
-    ours = triton_uniform(column, positions.to(DEVICE), ahead=2).cpu()
-    torch.testing.assert_close(ours, numbers(seeds, positions + 2).float(), rtol=0, atol=0)
+    torch.testing.assert_close(on_the_device(seeds, positions), numbers(seeds, positions).float(), rtol=0, atol=0)
+    logits, one = torch.randn(300, 50, generator=generator).to(DEVICE), torch.ones(300, device=DEVICE)
+    spread = torch.stack((positions, seeds), 1).to(DEVICE)[:, 1]
+    given = triton_sample(logits, one, one * 0, one, on_the_device(seeds, positions + 1).to(DEVICE))
+    own = triton_sample(logits, one, one * 0, one, None, seeds=spread, positions=positions.to(DEVICE))
+    assert own.tolist() == given.tolist()
 
 
 def test_no_draw_is_rounded_up_to_1():
     """Then the last token would be taken, however unlikely it is. The exact draw here is 1 - 4.6e-9."""
     seeds, positions = torch.zeros(1, dtype=torch.int64), torch.tensor([34731482])
     assert numbers(seeds, positions).float().item() == 1
-    assert triton_uniform(seeds.to(DEVICE), positions.to(DEVICE)).item() == 1 - 2**-24
+    assert on_the_device(seeds, positions).item() == 1 - 2**-24
 
 
 def test_no_rows_and_a_strided_row():
