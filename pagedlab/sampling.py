@@ -88,7 +88,7 @@ def sample_chunks(
         new = sampled.setdefault(row.sequence, NewTokens())
         new.token_ids.append(token)
         if row.sequence.params.logprobs is not None:
-            new.reports.append(_report(row_logits, row.sequence.params.logprobs, token))
+            new.reports.append(report(row_logits, row.sequence.params.logprobs, token))
     return sampled
 
 
@@ -115,8 +115,14 @@ def _adjust(logits: Tensor, rows: Seq[NextToken]) -> Tensor:
     return logits
 
 
-def _report(logits: Tensor, count: int, token: int) -> TokenLogprob:
-    """What a request is told of a token: its log-probability, and the likeliest tokens."""
+def report(logits: Tensor, count: int, token: int) -> TokenLogprob:
+    """Return the log-probability of a token, and the likeliest tokens.
+
+    Args:
+        logits: [V].
+        count: how many of the likeliest tokens.
+        token: the token.
+    """
     logprobs = torch.log_softmax(logits.float(), dim=0)
     best, ids = logprobs.topk(min(count, len(logprobs)))
     top = list(zip(ids.tolist(), best.tolist(), strict=True))

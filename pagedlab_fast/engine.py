@@ -142,16 +142,16 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
     def _run_requests(self, num_tokens: int) -> None:
         """Run requests for what is no part of a graph: sampling by the host, copies of blocks.
 
-        Their prompts have this many tokens, or as many as fit.
+        Their prompts have this many tokens, or as many as fit. A tiny pool takes none.
         """
         fit = self.num_blocks * self.block_size // 4
-        longest = min(self.max_batch_tokens, self.model.max_length, fit) - 4
-        few = 4 if longest > 4 else 1
-        requests = [SamplingParams(max_tokens=few), SamplingParams(max_tokens=few, logprobs=0)]
-        if longest > 4 and self.num_blocks >= 8 and self.max_sequences > 1:
-            requests.append(SamplingParams(max_tokens=4, n=2, temperature=1.0))  # copies a block
-        penalised = [SamplingParams(max_tokens=few, adjust=Penalties(repetition=1.1))]
+        length = min(num_tokens - 1, self.max_batch_tokens, self.model.max_length, fit) - 4
+        if length < 1:
+            return
+        samples = {"n": 2, "temperature": 1.0} if self.max_sequences > 1 else {}  # copies a block
+        asked: list[dict[str, Any]]
+        asked = [{}, {"logprobs": 0}, samples, {"adjust": Penalties(repetition=1.1)}]
+        requests = [SamplingParams(max_tokens=4, **each) for each in asked]
         # One request that needs the host brings the others to the host, too.
-        for batch in requests, penalised:
-            length = max(1, min(num_tokens - 1, longest))
+        for batch in requests[:3], requests[3:]:
             self.generate([[i] * length for i in range(len(batch))], batch)

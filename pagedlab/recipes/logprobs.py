@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import repeat
 
 import torch
-from torch import Tensor
 
 from pagedlab.arguments import integer
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks, blocks_for
 from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE
+from pagedlab.sampling import report
 from pagedlab.sampling_params import SamplingParams, TokenLogprob
 from pagedlab.scheduler import Chunk, Sequence
 
@@ -62,21 +63,9 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
             batch = build_batch([Chunk(sequence, start, stop)], llm.model.device)
             all_rows = torch.arange(stop - start, device=llm.model.device)
             logits = llm.forward(replace(batch, last_rows=all_rows), llm.cache, llm.attend)
-            scores += _scores(logits, ids[start + 1 : stop + 1], top)
+            following = ids[start + 1 : stop + 1]  # the last row of all has none
+            scores += [report(*row) for row in zip(logits, repeat(top), following, strict=False)]
         table.free()
     if any(each is not None and math.isnan(each.logprob) for each in scores):
         raise FloatingPointError(NOT_FINITE)
-    return scores
-
-
-def _scores(logits: Tensor, following: list[int], top: int) -> list[TokenLogprob]:
-    """Score the token that follows each row of logits [R, V]; the last row may have none."""
-    logprobs = torch.log_softmax(logits[: len(following)].float(), dim=1)
-    tokens = torch.tensor(following, device=logits.device, dtype=torch.int64)
-    own = logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()
-    best, ids = logprobs.topk(min(top, logits.shape[1]), dim=1)
-    scores = []
-    for i, (row_ids, row_best) in enumerate(zip(ids.tolist(), best.tolist(), strict=True)):
-        pairs = list(zip(row_ids, row_best, strict=True))
-        scores.append(TokenLogprob(following[i], own[i], pairs))
     return scores

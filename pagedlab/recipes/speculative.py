@@ -218,7 +218,8 @@ class DraftModel(Drafter):
                 continue
             shadow.token_ids.append(token)
             drafts[shadow].tokens.append(token)
-            if shadow.params.temperature:
+            # Without a distribution the check is of equal tokens, whose reports stay right.
+            if shadow.params.temperature and shadow.params.logprobs is None:
                 [q] = probabilities(row[None], [shadow.params])
                 drafts[shadow].probs.append(q)
 
@@ -383,12 +384,7 @@ def _accept(chunk: Chunk, logits: Tensor, sampled: NewTokens, q: list[Tensor]) -
         if other is not None:
             kept[i:] = [other]
             break
-    rows = torch.log_softmax(logits.float(), dim=1)
-    reports = [
-        report._replace(token_id=token, logprob=row[token].item())
-        for report, token, row in zip(sampled.reports, kept, rows, strict=False)
-    ]
-    return NewTokens(kept, reports)
+    return NewTokens(kept)
 
 
 def accept_or_redraw(
