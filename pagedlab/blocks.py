@@ -126,9 +126,9 @@ class BlockPool(Pool):
         self.block_size = integer("block_size", block_size, 1)
         self.cached = OrderedDict[int, None]()  # kept and free, the least recently used first
         self.callbacks = Callbacks()  # a reset hands them on
-        self._refcounts = [0] * self.num_blocks
+        self.counts = [0] * self.num_blocks
         # A stack: the block that was released last is still warm, and is allocated next.
-        self._free = list(reversed(range(self.num_blocks)))
+        self.free_ids = list(reversed(range(self.num_blocks)))
         self._kept = set[int]()  # blocks that the prefix cache can find
         self._on_forgotten: Callable[[int], None] | None = None
 
@@ -139,7 +139,7 @@ class BlockPool(Pool):
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can return, with the cached ones."""
-        return len(self._free) + len(self.cached)
+        return len(self.free_ids) + len(self.cached)
 
     @property
     def num_cached(self) -> int:
@@ -154,20 +154,16 @@ class BlockPool(Pool):
         """
         if not self.num_free:
             raise OutOfBlocks(f"no block is free: all {self.num_blocks} are in use")
-        block_id = self._free.pop() if self._free else self._evict()
-        self._refcounts[block_id] = 1
+        if not self.free_ids:
+            self.forget(self.victim(), "evict")
+        block_id = self.free_ids.pop()
+        self.counts[block_id] = 1
         self.emit("allocate", block_id)
         return block_id
 
     def victim(self) -> int:
         """The block of `cached` to evict: the least recently used. A subclass may differ."""
         return next(iter(self.cached))
-
-    def _evict(self) -> int:
-        block_id = self.victim()
-        del self.cached[block_id]
-        self._lose(block_id, "evict")
-        return block_id
 
     def share(self, block_id: int) -> int:
         """Add a reference to a used or cached block and return its id.
@@ -179,7 +175,7 @@ class BlockPool(Pool):
         if not is_used and block_id not in self.cached:
             raise ValueError(f"block {block_id} is free, so there is nothing to share")
         self.cached.pop(block_id, None)
-        self._refcounts[block_id] += 1
+        self.counts[block_id] += 1
         self.emit("share" if is_used else "revive", block_id)
         return block_id
 
@@ -191,18 +187,18 @@ class BlockPool(Pool):
         """
         if self.refcount(block_id) == 0:
             raise ValueError(f"block {block_id} is free already")
-        self._refcounts[block_id] -= 1
-        if self._refcounts[block_id] == 0:
+        self.counts[block_id] -= 1
+        if self.counts[block_id] == 0:
             if block_id in self._kept:
                 self.cached[block_id] = None
             else:
-                self._free.append(block_id)
+                self.free_ids.append(block_id)
         self.emit("release", block_id)
 
     def refcount(self, block_id: int) -> int:
         """The number of references to the block; 0 if it is free."""
         # Without the check, -1 would mean the last block.
-        return self._refcounts[integer("block_id", block_id, 0, self.num_blocks - 1)]
+        return self.counts[integer("block_id", block_id, 0, self.num_blocks - 1)]
 
     # ------------------------------------------------------------------ for a prefix cache
 
@@ -230,17 +226,14 @@ class BlockPool(Pool):
         """Whether the block's contents are kept when it has no references."""
         return block_id in self._kept
 
-    def forget(self, block_id: int) -> None:
+    def forget(self, block_id: int, kind: Kind = "forget") -> None:
         """Stop keeping a block. Nothing happens to a block that is not kept."""
         if block_id not in self._kept:
             return
+        self._kept.remove(block_id)
         if block_id in self.cached:
             del self.cached[block_id]
-            self._free.append(block_id)
-        self._lose(block_id, "forget")
-
-    def _lose(self, block_id: int, kind: Kind) -> None:
-        self._kept.remove(block_id)
+            self.free_ids.append(block_id)
         self.emit(kind, block_id)
         if self._on_forgotten is not None:
             self._on_forgotten(block_id)
@@ -257,9 +250,9 @@ class BlockPool(Pool):
         Raises:
             InvariantError: If a check fails. The message names the blocks.
         """
-        used = [block_id for block_id, count in enumerate(self._refcounts) if count > 0]
-        places = Counter([*used, *self._free, *self.cached])
-        wrong = [i for i, count in enumerate(self._refcounts) if places[i] != 1 or count < 0]
+        used = [block_id for block_id, count in enumerate(self.counts) if count > 0]
+        places = Counter([*used, *self.free_ids, *self.cached])
+        wrong = [i for i, count in enumerate(self.counts) if places[i] != 1 or count < 0]
         if wrong:
             raise InvariantError(f"blocks {wrong} are not one of used, free and cached")
         unkept = sorted(self.cached.keys() - self._kept)
@@ -268,7 +261,7 @@ class BlockPool(Pool):
         if tables is None:
             return
         listed = Counter(block_id for table in tables for block_id in table.block_ids)
-        for block_id, count in enumerate(self._refcounts):
+        for block_id, count in enumerate(self.counts):
             if count != listed[block_id]:
                 raise InvariantError(
                     f"block {block_id} counts {count} but {listed[block_id]} tables list it"
@@ -284,7 +277,7 @@ class BlockPool(Pool):
     def emit(self, kind: Kind, block_id: int, source: int | None = None) -> None:
         """Report a change to the subscribers. Tables report "copy", a prefix cache "hit"."""
         if self.callbacks:
-            self.callbacks.call(BlockEvent(kind, block_id, self._refcounts[block_id], source))
+            self.callbacks.call(BlockEvent(kind, block_id, self.counts[block_id], source))
 
 
 class BlockTable:

@@ -281,20 +281,25 @@ class LLM:
         next step returns them, too.
         """
         began = time.perf_counter()
-        completions: list[Completion] = []
         with self.whole():
-            self._submit_plans()
-            result = self.runner.collect()
-            if result is not None:
-                completions = self._update(*result, began)
-            elif self._outputs:
-                raise RuntimeError("the scheduler planned nothing, and requests are not finished")
+            completions = self.advance()
+        self.stats.seconds += time.perf_counter() - began
         if self._inbox:
             self.catch_up()
-        if result is not None:
+        if completions:
             self._step_callbacks.call()
         dropped, self._dropped = self._dropped, []
         return dropped + completions
+
+    def advance(self) -> list[Completion]:
+        """Plan, compute and sample, and return the completions of the requests that it computed."""
+        self._submit_plans()
+        result = self.runner.collect()
+        if result is not None:
+            return self.update(*result)
+        if self._outputs:
+            raise RuntimeError("the scheduler planned nothing, and requests are not finished")
+        return []
 
     def _submit_plans(self) -> None:
         """Plan steps and submit them while the runner has room. An `EagerRunner` takes one."""
@@ -316,7 +321,7 @@ class LLM:
         self._forward_callbacks.call(plan, logits)
         return sample_chunks(logits, plan.chunks, self.sample_rows)
 
-    def _update(self, plan: Plan, sampled: Tokens, began: float) -> list[Completion]:
+    def update(self, plan: Plan, sampled: Tokens) -> list[Completion]:
         """Give the sequences of a step their tokens, and return the completions of its requests."""
         self.plan = plan
         self.stats.blocks_peak = max(self.stats.blocks_peak, self.pool.num_used)
@@ -328,7 +333,7 @@ class LLM:
             self._fork(sequence, sampled)
         now = time.perf_counter()
         new_tokens = sum(self._extend(sequence, new, now) for sequence, new in sampled.items())
-        self.stats.record(plan, new_tokens, time.perf_counter() - began)
+        self.stats.record(plan, new_tokens)
         return completions
 
     def _fork(self, sequence: Sequence, sampled: dict[Sequence, NewTokens]) -> None:

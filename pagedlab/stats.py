@@ -35,13 +35,12 @@ class Stats:
     preemptions: int = 0
     seconds: float = 0.0
 
-    def record(self, plan: Plan, new_tokens: int, seconds: float) -> None:
+    def record(self, plan: Plan, new_tokens: int) -> None:
         """Count a step.
 
         Args:
             plan: what the step computed.
             new_tokens: how many tokens were added to their sequences.
-            seconds: the duration of the step.
         """
         self.steps += 1
         for chunk in plan.chunks:
@@ -50,7 +49,6 @@ class Stats:
         self.cached_tokens += sum(plan.admitted.values())
         self.output_tokens += new_tokens
         self.preemptions += len(plan.preempted)
-        self.seconds += seconds
 
     @property
     def bytes_peak(self) -> int:

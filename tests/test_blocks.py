@@ -325,7 +325,7 @@ BUGS = {
     "a double free is accepted": Bug(BlockPool, "release", "raise ValueError", "return str"),
     "the newest is evicted": EVICTS_THE_NEWEST,
     "a block is evicted before it must": Bug(
-        BlockPool, "allocate", "if self._free else", "if self._free and not self.cached else"
+        BlockPool, "allocate", "if self.free_ids else", "if self.free_ids and not self.cached else"
     ),
     "a forgotten block stays cached": Bug(BlockPool, "forget", "if block_id in self.cached:", "if False:"),
     "a revived block stays cached": Bug(BlockPool, "share", "del self.cached[block_id]", "pass"),
@@ -432,15 +432,15 @@ def test_events_of_a_copy_on_write_and_of_an_eviction():
 
 NOT_ONE = "not one of used, free and cached"
 SPOILED = {
-    "a negative count": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, -1)),
-    "on the free list twice": (NOT_ONE, lambda pool: pool._free.append(3)),
-    "free and used": (NOT_ONE, lambda pool: pool._refcounts.__setitem__(3, 1)),
+    "a negative count": (NOT_ONE, lambda pool: pool.counts.__setitem__(3, -1)),
+    "on the free list twice": (NOT_ONE, lambda pool: pool.free_ids.append(3)),
+    "free and used": (NOT_ONE, lambda pool: pool.counts.__setitem__(3, 1)),
     "free and cached": (NOT_ONE, lambda pool: pool.cached.update({3: None})),
     "cached and not kept": (
         "cached and not kept",
-        lambda pool: (pool._free.remove(3), pool.cached.update({3: None})),
+        lambda pool: (pool.free_ids.remove(3), pool.cached.update({3: None})),
     ),
-    "lost": (NOT_ONE, lambda pool: pool._free.remove(3)),
+    "lost": (NOT_ONE, lambda pool: pool.free_ids.remove(3)),
 }
 
 

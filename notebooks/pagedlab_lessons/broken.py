@@ -24,7 +24,7 @@ class LosesBlocks(BlockPool):
     def release(self, block_id: int) -> None:
         super().release(block_id)
         if self.refcount(block_id) == 0 and block_id in self._was_shared:
-            self._free.remove(block_id)
+            self.free_ids.remove(block_id)
 
 
 class HandsOutInTurn(BlockPool):
@@ -34,13 +34,13 @@ class HandsOutInTurn(BlockPool):
 
     @property
     def num_free(self) -> int:
-        return self._refcounts.count(0)
+        return self.counts.count(0)
 
     def allocate(self) -> int:
         if self.num_free == 0:
             raise OutOfBlocks(f"no block is free: all {self.num_blocks} are in use")
         block_id, self._next = self._next, (self._next + 1) % self.num_blocks
-        self._refcounts[block_id] = 1
+        self.counts[block_id] = 1
         return block_id
 
 
@@ -49,7 +49,7 @@ class CountsBeforeItLooks(BlockPool):
 
     def share(self, block_id: int) -> int:
         was_free = self.refcount(block_id) == 0
-        self._refcounts[block_id] += 1
+        self.counts[block_id] += 1
         if was_free:
             raise ValueError(f"block {block_id} is free")
         return block_id

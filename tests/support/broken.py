@@ -12,7 +12,7 @@ class FreesSharedBlock(BlockPool):
 
     def release(self, block_id: int) -> None:
         if self.refcount(block_id) > 1:
-            self._refcounts[block_id] = 1
+            self.counts[block_id] = 1
         super().release(block_id)
 
 
