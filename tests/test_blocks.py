@@ -324,14 +324,12 @@ TestBlocks = LONG_RUN(BlockMachine.TestCase)
 BUGS = {
     "a double free is accepted": Bug(BlockPool, "release", "raise ValueError", "return str"),
     "the newest is evicted": EVICTS_THE_NEWEST,
-    "a block is evicted before it must": Bug(
-        BlockPool, "allocate", "if self.free_ids else", "if self.free_ids and not self.cached else"
-    ),
+    "a block is evicted before it must": Bug(BlockPool, "allocate", "if not self.free_ids:", "if self.cached:"),
     "a forgotten block stays cached": Bug(BlockPool, "forget", "if block_id in self.cached:", "if False:"),
-    "a revived block stays cached": Bug(BlockPool, "share", "del self.cached[block_id]", "pass"),
+    "a revived block stays cached": Bug(BlockPool, "share", "self.cached.pop(block_id, None)", "pass"),
     "a block is exchanged without a copy": Bug(BlockTable, "append", "return copies", "return []"),
     "a copied block is not released": Bug(BlockTable, "copy_last", "self.pool.release(source)", "pass"),
-    "two sequences write into one block": Bug(BlockTable, "append", "> 1", "> 2"),
+    "two sequences write into one block": Bug(BlockTable, "must_copy", "> 1", "> 2"),
     "blocks are taken before they are counted": Bug(BlockTable, "append", "needed > self.pool.num_free", "False"),
     "a kept block is written": Bug(BlockTable, "append", "self.pool.forget(self.block_ids[-1])", "pass"),
     "truncate keeps a block too many": Bug(
@@ -343,8 +341,9 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_finds_the_bug(bug):
     key = "pool_class" if BUGS[bug].kind is BlockPool else "table_class"
+    machine = type("Mutated", (BlockMachine,), {key: BUGS[bug].planted()})
     with pytest.raises((AssertionError, IndexError, KeyError, ValueError, OutOfBlocks)):
-        search(type("Mutated", (BlockMachine,), {key: BUGS[bug].planted()}))
+        search(machine)
 
 
 # Small print ----------------------------------------------------------------------------------------------------

@@ -247,8 +247,9 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_finds_the_bug(bug):
     [(place, planted)] = BUGS[bug].items()
+    machine = type("Mutated", (PrefixMachine,), {place: planted.planted()})
     with pytest.raises((AssertionError, ValueError, KeyError, IndexError)):
-        search(type("Mutated", (PrefixMachine,), {place: planted.planted()}))
+        search(machine)
 
 
 # Names ------------------------------------------------------------------------------------------------------------
