@@ -12,7 +12,6 @@ import weakref
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,10 +21,10 @@ from hypothesis import strategies as st
 from pagedlab_lessons.checks.scheduling import ToyEngine
 
 import pagedlab_fast
-from pagedlab import LLM, BlockPool, SamplingParams, blocks_for
+from pagedlab import LLM, SamplingParams, blocks_for
 from pagedlab.attention import BACKENDS
 from pagedlab.engine import GPU_MEMORY
-from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
+from pagedlab.recipes.speculative import SpeculativeLLM
 from support.engines import (
     TEXT,
     all_ids_of,
@@ -81,14 +80,6 @@ def test_tokens_are_those_of_generate(tiny, hugging_face, block_size, options, l
     assert_identity(engine(tiny, 2048 // block_size, block_size, **options), hugging_face, lengths, new_tokens)
 
 
-def test_one_model_serves_several_engines(tiny, hugging_face):
-    first, second = engine(tiny, attention_backend="torch"), engine(tiny, block_size=3, attention_backend="online")
-    prompt = prompt_of(tiny, 20)
-    pieces = first.stream(prompt, SamplingParams(max_tokens=24)), second.stream(prompt, SamplingParams(max_tokens=24))
-    texts = ["".join(parts) for parts in zip(*zip(*pieces, strict=True), strict=True)]
-    assert texts == [tiny.decode(hugging_face(tiny, prompt, 24))] * 2
-
-
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_batch_in_fp64(exact, data):
@@ -119,17 +110,6 @@ def test_prompt_blocks_are_shared_by_n_texts(tiny):
     assert llm.stats.blocks_peak == 4 + 4 * 1  # copied, it would be 4 x 5
 
 
-@pytest.mark.parametrize("max_tokens", [1, 2])
-def test_n_very_short_texts(tiny, max_tokens):
-    """All n texts end with, or right after, the token that the prompt's last row gives them."""
-    llm = engine(tiny, block_size=4)
-    hot = {"max_tokens": max_tokens, "temperature": 3.0, "seed": 5}
-    (completion,) = llm.generate(prompt_of(tiny, 10), SamplingParams(n=5, **hot))
-    assert [len(o.token_ids) for o in completion.outputs] == [max_tokens] * 5
-    assert all(o.finish_reason == "length" for o in completion.outputs)
-    assert_idle(llm)
-
-
 def test_requests_without_a_seed_do_not_share_their_draws(tiny):
     """Text 1 of the first request and text 0 of the second are two draws, not one."""
     llm = engine(tiny)
@@ -152,20 +132,14 @@ def test_draws_repeat_with_the_seed_and_only_with_it(tiny):
     assert draw(0, 3) != draw(0, 4)
 
 
-@pytest.mark.parametrize("seed", [2**62, 2**63 - 1, 2**63, 2**64, 10**30])
-def test_seeds_of_any_size(tiny, seed):
-    llm = engine(tiny)
-    (completion,) = llm.generate([4, 5], SamplingParams(n=2, seed=seed, temperature=1.0, max_tokens=2))
-    assert completion.finished
-    assert_idle(llm)
-
-
 def test_numpys_seed_and_a_top_k_beyond_all_numbers(tiny):
     """Each made every step fail, for everybody, until its request was aborted."""
-    llm, seed = engine(tiny), np.int64(5)
+    llm = engine(tiny)
     params = exactly(4, temperature=1.0, seed=5)
-    strange = replace(params, seed=seed, top_k=10**400)
+    strange = replace(params, seed=np.int64(5), top_k=10**400)
     assert ids_of(llm.generate([5, 6], strange)) == ids_of(llm.generate([5, 6], params))
+    (completion,) = llm.generate([4, 5], SamplingParams(n=2, seed=2**63 - 1, temperature=1.0, max_tokens=2))
+    assert completion.finished
     assert_idle(llm)
 
 
@@ -316,36 +290,11 @@ def test_streams_side_by_side(tiny, hugging_face):
     assert_idle(llm)
 
 
-def test_a_stream_and_a_call_of_generate_within_it(tiny, hugging_face):
-    llm = engine(tiny)
-    first, second = prompts_of(tiny, [17, 31])
-    text, inner = "", None
-    for piece in llm.stream(first, SamplingParams(max_tokens=20)):
-        text += piece
-        if inner is None:
-            inner = ids_of(llm.generate(second, SamplingParams(max_tokens=40)))[0]
-    assert inner == hugging_face(tiny, second, 64)[:40]
-    assert text == tiny.decode(hugging_face(tiny, first, 64)[:20])
-    assert_idle(llm)
-
-
 def test_times_of_the_tokens(tiny):
     (completion,) = engine(tiny).generate([5, 6, 7], exactly(4, n=2, temperature=1.0))
     assert len(completion.times) == 4
     assert completion.added < completion.times[0]
     assert completion.times == sorted(completion.times)
-
-
-def test_texts_that_are_not_abreast_have_a_time_for_each_token_of_the_longest(tiny):
-    """Drafts of one text are accepted and those of another not: whoever is behind must not add times by catching up."""
-    llm = engine(tiny, 200, kind=SpeculativeLLM, drafter=PromptLookup(k=4))
-    lengths = []
-    llm.on_step(lambda: lengths.append({len(text.output_ids) for text in llm.sequences()}))
-    for seed in range(4):
-        params = exactly(30, n=3, temperature=0.3, seed=seed)
-        (completion,) = llm.generate([5, 6, 7, 8] * 6, params)
-        assert len(completion.times) == 30
-    assert max(map(len, lengths)) > 1, "they were abreast all the time"
 
 
 # Step by step -------------------------------------------------------------------------------------------------------
@@ -385,30 +334,15 @@ def test_abort_at_any_moment(tiny, hugging_face, moment, n):
     assert_idle(llm)
 
 
-def test_abort_of_unknown_requests(tiny):
-    llm = engine(tiny)
-    llm.abort(99)
-    llm.generate([5], SamplingParams(max_tokens=1))
-    llm.abort(0)
-    assert_idle(llm)
-
-
-@pytest.mark.parametrize("request_id", ["0", None, 0.0, False, b"0", [0], object()])
-def test_abort_takes_the_id_that_add_returned(tiny, request_id):
+def test_abort_takes_the_id_that_add_returned(tiny):
     llm = engine(tiny)
     llm.add([5, 6], SamplingParams(max_tokens=1))
     with refused("^request_id must be a whole number of at least 0, got"):
-        llm.abort(request_id)
+        llm.abort("0")
+    llm.abort(99)  # nobody's
     assert llm.num_unfinished == 1
     llm.abort(np.int64(0))
     assert_idle(llm)
-
-
-def test_callbacks_are_functions(tiny):
-    llm = engine(tiny)
-    for subscribe in (llm.on_step, llm.on_forward):
-        with refused("^callback must be a function, got 5$"):
-            subscribe(5)
 
 
 def test_a_stopper_that_is_called_twice_ends_its_own_calls_alone(tiny):
@@ -429,10 +363,6 @@ def test_a_stopper_that_is_called_twice_ends_its_own_calls_alone(tiny):
     ("ids", "said"),
     [
         (5, "^token_ids must be a list of token ids, got 5$"),
-        ("ab", "^token_ids must be a list of token ids, got 'ab'$"),
-        ({}, "^token_ids must be a list of token ids, got {}$"),
-        ([-1], r"^a token id in token_ids must be a whole number from 0 to \d+, got -1$"),
-        ([1, "x"], r"^a token id in token_ids must be a whole number from 0 to \d+, got 'x'$"),
         ([10**9], r"^a token id in token_ids must be .*, got 1000000000$"),
     ],
 )
@@ -509,15 +439,11 @@ def test_prompts_of_all_kinds_in_one_call(tiny):
 
 @pytest.mark.parametrize("prompt", ["A cat", (5, 6), np.array([5, 6]), [{"role": "user", "content": "Hello"}]])
 def test_one_prompt_needs_no_list(tiny, prompt):
-    (completion,) = engine(tiny).generate(prompt, SamplingParams(max_tokens=2))
+    llm = engine(tiny)
+    (completion,) = llm.generate(prompt, SamplingParams(max_tokens=2))
+    assert llm.generate([]) == []
     assert completion.prompt_token_ids == list(tiny.encode(prompt))
     assert all(type(i) is int for i in completion.prompt_token_ids)
-
-
-def test_no_prompts_no_completions(tiny):
-    llm = engine(tiny)
-    assert llm.generate([]) == []
-    assert_idle(llm)
 
 
 def test_parameters_one_each(tiny):
@@ -534,18 +460,12 @@ def test_parameters_one_each(tiny):
 BAD_PROMPTS = [
     ("", "the prompt is empty: give at least one token"),
     ([[]], "the prompt is empty"),
-    ([-1], "a token id in the prompt must be a whole number from 0 to 4095, got -1"),
     ([5, 10**9], "a token id in the prompt must be a whole number from 0 to 4095, got 1000000000"),
     ([5, "a"], "a token id in the prompt must be a whole number from 0 to 4095, got 'a'"),
     (None, "the prompt must be a list of token ids, got None"),
-    ({"role": "user", "content": "x"}, "the prompt must be a list of token ids, got {'role'"),
     ([{"role": "user"}], "no chat template for these messages .'dict object' has no attribute 'content'.: pass a text"),
-    ([{"role": "user", "content": "x"}, 5], "no chat template for these messages"),
-    ([None], "the prompt must be a list of token ids, got None"),
-    ("a\ud800", "the prompt must be valid Unicode, got"),
     ("caf\udce9", "the prompt must be valid Unicode, got"),
     ([{"role": "user", "content": "caf\udce9"}], "the chat must be valid Unicode, got"),
-    ([[5, [6]]], "a token id in the prompt must be .* got .6."),
     ([5] * 100_000, "the prompt has 100000 tokens and .* shorten it"),
     ([5] * 200, r"needs \d+ blocks of 4 tokens \(200 prompt tokens, up to \d+ new ones.* and the pool has 20"),
 ]
@@ -555,7 +475,7 @@ BAD_PROMPTS = [
 def test_bad_prompts(tiny, prompt, said):
     llm = engine(tiny, 20, 4)
     for call in (llm.generate, llm.stream, llm.add):
-        argument = prompt[0] if call != llm.generate and prompt in ([[]], [[5, [6]]], [None]) else prompt
+        argument = prompt[0] if call != llm.generate and prompt == [[]] else prompt
         with refused(said):
             call(argument)
         assert_idle(llm)
@@ -616,18 +536,6 @@ def test_an_engine_is_freed_with_its_last_reference(tiny, kind):
         gc.enable()
 
 
-def test_a_copy_of_a_completion_that_grows_is_a_snapshot(tiny):
-    llm = engine(tiny)
-    llm.add(prompt_of(tiny, 20), exactly(6), stream=True)
-    (growing,) = llm.step()
-    copied = pickle.loads(pickle.dumps(growing))  # noqa: S301 - our own
-    text = growing.outputs[0].text
-    drain(llm)
-    assert (copied.outputs[0].text, len(copied.outputs[0].token_ids), copied.finished) == (text, 1, False)
-    assert len(growing.outputs[0].token_ids) == 6
-    assert growing.outputs[0].text != text
-
-
 def test_too_many_texts(tiny):
     llm = engine(tiny, max_sequences=3)
     with refused("4 samples of one prompt begin side by side and the engine takes 3"):
@@ -668,18 +576,6 @@ def test_on_a_gpu_the_work_of_a_step_takes_its_part(tiny):
 # When something fails in the middle -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [AttributeError, KeyboardInterrupt])
-def test_an_add_that_fails_queues_nothing(tiny, error, monkeypatch):
-    """It used to be in the scheduler's queue but not in the engine's books, and every step from then on failed."""
-    llm = engine(tiny)
-    with monkeypatch.context() as patch:
-        patch.setattr("pagedlab.outputs.Detokenizer", Mock(side_effect=error))
-        with pytest.raises(error):
-            llm.add([5, 6], SamplingParams(max_tokens=3), stream=True)
-    assert_idle(llm)
-    assert len(ids_of(llm.generate([5, 6], exactly(3)))[0]) == 3
-
-
 def test_a_callback_that_raises(tiny):
     llm = engine(tiny)
     stop = llm.on_step(raising_at(2, lambda: None, Fault))
@@ -688,22 +584,6 @@ def test_a_callback_that_raises(tiny):
     assert_idle(llm)
     stop()
     assert len(llm.generate([[5], [6, 7]], SamplingParams(max_tokens=8))) == 2
-
-
-def test_a_pool_that_cannot_release_does_not_keep_requests_alive(tiny):
-    """Blocks may be lost with such a pool, but the engine is idle afterwards and says what went wrong."""
-
-    class Stuck(BlockPool):
-        def release(self, block_id):
-            raise Fault
-
-    llm = engine(tiny, block_pool=Stuck)
-    with pytest.raises(Fault):
-        llm.generate([[5], [6, 7], [8]], exactly(3))
-    assert not llm.scheduler.running
-    assert not llm.scheduler.waiting
-    assert {completion.outputs[0].finish_reason for completion in llm.step()} == {"error", "length"}
-    assert llm.step() == []
 
 
 # The reader's own classes -----------------------------------------------------------------------------------------
@@ -788,32 +668,3 @@ def test_real_qwen_says_what_generate_says(qwen, qwen_prompts, hugging_face):
         for prompt, mine, theirs in zip(qwen_prompts, outputs, expected, strict=True):
             assert_same_but_for_ties(qwen, prompt, mine, theirs[:new])
         assert_idle(llm)
-
-
-@pytest.mark.qwen
-@pytest.mark.timeout(1800)
-def test_where_real_qwen_differs_in_bf16(qwen_folder, qwen, qwen_prompts, hugging_face):
-    """bf16 rounds differently in another order of summation: the first differences are reported, not forbidden.
-
-    What must hold is that the two tokens are nearly as likely as each other, seen in fp32.
-    """
-    from pagedlab.model import load_model
-
-    model = load_model(qwen_folder, device="cpu", dtype="bfloat16", verbose=False)
-    prompts = qwen_prompts[:3]
-    outputs = ids_of(engine(model, 128).generate(prompts, SamplingParams(max_tokens=24)))
-    for prompt, output in zip(prompts, outputs, strict=True):
-        expected = hugging_face(model, prompt, 24)
-        if output == expected:
-            print(f"prompt of {len(prompt)} tokens: all {len(output)} tokens the same")
-            continue
-        at = next(i for i, (mine, theirs) in enumerate(zip(output, expected, strict=False)) if mine != theirs)
-        logits = plain_logits(qwen, prompt + expected[:at])[-1]
-        first, second = logits.topk(2).values.tolist()
-        gap = abs(float(logits[expected[at]] - logits[output[at]]))
-        print(
-            f"prompt of {len(prompt)} tokens: token {at} differs; in fp32 the two are {gap:.3f} apart, "
-            f"the top two {first - second:.3f}"
-        )
-        # Logits near 20 lie 0.125 apart in bf16, and 24 layers add a few such roundings to each.
-        assert gap < 1.0

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pagedlab_lessons.checks.prefix import A, B
@@ -264,13 +264,6 @@ def test_names_are_chained():
     assert len({first, second, hash_chain([*A, *T])[1]}) == 3
 
 
-@given(TOKENS, TOKENS, st.integers(1, 4))
-def test_names_agree_exactly_as_far_as_the_tokens_do(one, other, size):
-    names = zip(hash_chain(one, size), hash_chain(other, size), strict=False)
-    for i, (a, b) in enumerate(names, 1):
-        assert (a == b) == (one[: i * size] == other[: i * size])
-
-
 # Examples -----------------------------------------------------------------------------------------------------------
 
 
@@ -320,21 +313,6 @@ def test_a_child_of_an_evicted_parent_is_not_found_when_the_parent_comes_back():
     assert (pool.num_used, pool.num_cached) == (2, 0)  # the stale entry is gone, and its block is free
 
 
-def test_a_twin_goes_on_below_the_block_that_was_registered_first():
-    """The whole prompt is cached, one token must be computed: its block is computed again, and is not kept twice."""
-    pool = BlockPool(8, 4)
-    cache = PrefixCache(pool)
-    first = serve(cache, range(8))
-    twin = serve(cache, range(8))
-    assert twin.block_ids[0] == first.block_ids[0]
-    assert twin.block_ids[1] != first.block_ids[1]
-    twin.append(4)
-    cache.register(twin, range(12))
-    first.free()
-    twin.free()
-    assert (len(cache), hit(cache, range(12))) == (3, 12)
-
-
 @pytest.mark.parametrize("is_twin", [False, True])
 def test_a_block_is_hashed_once_however_often_its_table_is_registered(is_twin):
     cache = PrefixCache(BlockPool(128, 4))
@@ -369,18 +347,6 @@ def test_a_chosen_salt_cannot_pass_for_a_parent():
     serve(cache, [115, 7, 9]).free()
     assert hit(cache, [7, 9], salt) == 0
     assert hit(cache, [115, 7, 9]) == 3
-
-
-def test_clear_forgets_everything_and_frees_nothing_in_use():
-    pool = BlockPool(16, 4)
-    cache = PrefixCache(pool)
-    table = serve(cache, range(8))
-    serve(cache, range(20, 40)).free()
-    cache.clear()
-    assert (len(cache), pool.num_cached, pool.num_used, pool.num_free) == (0, 0, 2, 14)
-    table.append(4)
-    cache.register(table, range(12))
-    assert hit(cache, range(12)) == 0  # what was computed before is never found again
 
 
 def test_statistics_and_events():

@@ -400,19 +400,6 @@ def test_priorities_are_one_line():
     assert [each.max_tokens for each in engine.done] == [2, 5, 9]
 
 
-def test_who_was_swapped_comes_back_when_a_block_is_left_for_each_text():
-    engine = ToyEngine(20, kind=SwappingScheduler)
-    *_, last = (add_long(engine, [i] * 4, 9) for i in range(1, 4))
-    engine.step()
-    engine.take_all_but(2)
-    assert engine.step().preempted == {last: "swap"}
-    assert engine.scheduler.swapped == [last]
-    engine.others.truncate(engine.others.num_tokens - 4 * (3 - engine.pool.num_free))
-    assert not engine.step().admitted, "4 are wanted: its own, one for each of the two that run, one for itself"
-    engine.finish()
-    assert engine.scheduler.swapped == []
-
-
 # The fast scheduler -------------------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,17 @@ TOPICS = {
     "serving": ("engine_loop", "closed_salt"),
     # 14
     "measuring": ("arrivals", "latencies", "goodput", "fair_ratios"),
+    # 15
+    "capstone": (
+        "my_pool",
+        "my_table",
+        "my_cache",
+        "my_attention",
+        "my_scheduler",
+        "my_sample",
+        "my_step",
+        "my_engine",
+    ),
 }
 TOPIC_OF = {name: topic for topic, names in TOPICS.items() for name in names}
 

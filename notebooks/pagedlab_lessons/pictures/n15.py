@@ -1,0 +1,79 @@
+"""Notebook 15's picture: the parts of an engine, and what each does in a step.
+
+`draw_parts(part)` draws them, and marks one.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from pagedlab_lessons.colors import sequence_color
+from pagedlab_lessons.drawing import BOLD, INK, Drawing, Place, box, label, linked
+from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page
+
+COLUMNS = 6  # of a wide page: the step's way is the upper row
+
+
+class Part(NamedTuple):
+    """A part of an engine.
+
+    Args:
+        name: of the part.
+        said: what it does in a step.
+        is_given: whether the reader does not write it.
+    """
+
+    name: str
+    said: str
+    is_given: bool = False
+
+
+PARTS = (
+    Part("scheduler", "It chooses the tokens of the step, and asks the tables for slots."),
+    Part("build_batch", "It puts the chosen tokens into one row, without padding.", is_given=True),
+    Part("model", "The stock layers run. Each calls the hook with q, k and v.", is_given=True),
+    Part("attention", "It reads keys and values through the block tables."),
+    Part("sample", "It takes one token from each row of logits."),
+    Part("step", "It calls the others in turn, and gives each sequence its new token."),
+    Part("cache", "It finds the blocks of a prompt that begins like an earlier one."),
+    Part("table", "It lists the blocks of one sequence, forks, and copies before a write."),
+    Part("pool", "It counts the references to each block, and hands out the free ones."),
+    Part("KVCache", "It holds the keys and values of all blocks.", is_given=True),
+)
+NAMES = [part.name for part in PARTS]
+
+
+def draw_parts(part: str) -> Drawing:
+    """Draw all parts, and mark one.
+
+    Args:
+        part: one of `NAMES`.
+    """
+    now = NAMES.index(part)
+
+    def boxes(space: Space) -> Drawn:
+        grid = grid_in(space.down(8), (COLUMNS, 2), 44, gap=(30, 9))
+        places = [grid.cell(number) for number in range(len(PARTS))]
+        parts = []
+        for start, end in pairwise([] if space.is_narrow else places[:COLUMNS]):
+            line = f"M{start.x + start.width:g} {start.y + 22:g}H{end.x:g}"
+            parts.append(f'<path d="{line}" stroke="{INK}" stroke-width="2"/>')
+        parts += [_part(number, now, place) for number, place in enumerate(places)]
+        return Drawn(parts, grid.bottom(len(PARTS)))
+
+    return page(
+        f"{part}:",
+        boxes,
+        note("Filled: you write it. White: it is given. Upper row: the way of a step."),
+        more=PARTS[now].said,
+    )
+
+
+def _part(number: int, now: int, place: Place) -> str:
+    """Draw a part in its place; a click sets the slider to it."""
+    part = PARTS[number]
+    share = 0 if part.is_given else 0.55 if number == now else 0.15
+    look = box(*place, sequence_color(0), share, INK)
+    base = place.y + place.height / 2 + 5
+    style = BOLD if number == now else ""
+    words = label(place.x + 8, base, part.name, 14, INK, place.width - 16, style)
+    return linked([f"p-{part.name}"], part.said, look, words, goes=f"part={part.name}")

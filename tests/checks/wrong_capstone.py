@@ -1,0 +1,84 @@
+"""Wrong answers to the exercises of notebook 15: each has one mistake that readers make."""
+
+import torch
+from pagedlab_lessons.capstone import Workbench
+
+from pagedlab import LLM, BlockPool, BlockTable, Scheduler
+from pagedlab.sampling import sample_rows
+
+EDITS = {
+    "my_pool": [
+        (" + len(self.cached)", "", "cached"),
+        ("self.cached.pop(block_id, None)", "pass", "ValueError"),
+        (" and self.keeps(block_id)", "", "cached"),
+        ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()", ""),
+    ],
+    "my_table": [
+        ("self.pool.release(source)", "pass", ""),
+        ("> 1", "> 2", ""),
+        ("+ must_copy > self.pool.num_free", "> self.pool.num_free", ""),
+    ],
+    "my_cache": [
+        ("contents != [salt, token_ids[:end]]", "block_id is None", "different past"),
+        ("token_ids[:-1]", "token_ids", "last token"),
+        ("self.pool.forget(block_id)", "continue", "longer prompt"),
+    ],
+    "my_attention": [
+        ("[:length]", "", ""),
+        ("1 + length - n", "length - n", ""),
+        ("repeat_interleave(q.shape[1] // kv_heads, dim=1)", "repeat(1, q.shape[1] // kv_heads, 1)", "differs"),
+    ],
+    "my_scheduler": [
+        ("self.running[-1]", "self.running[0]", ""),
+        ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
+        ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
+    ],
+    "my_sample": [
+        (" / asked.temperature", "", "temperatures"),
+        (", right=True", "", "temperatures"),
+        ("if asked.temperature:", "if True:", ""),
+    ],
+    "my_step": [
+        ("self.cache.copy_blocks(plan.copies)", "pass", "tokens"),
+        ("self.update(plan, self.sample(plan, logits))", "[]", ""),
+        ("self.sample(plan, logits)", "self.sample(plan, -logits)", "tokens"),
+    ],
+}
+
+
+def bench(name, part):
+    """A workbench with one part that is wrong."""
+    made = Workbench()
+    made.parts[name] = part
+    return made
+
+
+class Leaks(BlockTable):
+    def free(self):
+        self.block_ids, self.num_tokens = self.block_ids[:1], 0
+        super().free()
+
+
+class NeverPreempts(Scheduler):
+    def may_admit(self, sequence):
+        return not self.running and super().may_admit(sequence)
+
+
+class TakesTheFirst(BlockPool):
+    def victim(self):
+        return 0
+
+
+def likeliest(logits, params, numbers):
+    return sample_rows(logits, params, [0.5] * len(params)).clamp(max=torch.iinfo(torch.int16).max) * 0
+
+
+WRONG = {
+    "my_engine": [
+        bench("my_table", Leaks),
+        bench("my_scheduler", NeverPreempts),
+        bench("my_pool", TakesTheFirst),
+        bench("my_sample", likeliest),
+        bench("my_step", type("Idle", (LLM,), {"advance": lambda self: []})),
+    ],
+}
