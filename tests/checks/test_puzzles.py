@@ -12,12 +12,11 @@ import pytest
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 import torch
 from pagedlab_lessons import ladder, puzzles, tracer
-from pagedlab_lessons.checks import check
+from pagedlab_lessons.checks import check, watched
 from pagedlab_lessons.fence import Memory, Outside, define, source_of
 from pagedlab_lessons.puzzles import PUZZLES, decoder, splits_for
 from wrong_kernel import EDITS
 
-from pagedlab.kernels import runtime
 from pagedlab.kernels.runtime import INTERPRETED
 from support.exercises import EXERCISES, solution_of
 from support.exercises import edited_answer as answer
@@ -127,7 +126,7 @@ def test_source_brings_along_what_a_kernel_uses():
 
 @interpreted
 def test_where_triton_compiles_another_process_judges(monkeypatch):
-    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(watched, "INTERPRETED", False)
     monkeypatch.setattr(tracer, "INTERPRETED", False)
     monkeypatch.setattr(tracer, "get_context", lambda kind: processes())  # test_tracer.py starts one from nothing
     result = check.decode(answer("decode", "h // GROUP", "h % KV_HEADS"))

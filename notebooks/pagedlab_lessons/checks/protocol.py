@@ -251,7 +251,11 @@ def _judge(
             if missing:
                 written = [method for method in methods if hasattr(answer, method)]
                 return _unfinished(name, missing, written)
-            return CheckResult("passed", function(answer), name=name)
+            found = function(answer)
+            # Another process may have judged already.
+            return (
+                found if isinstance(found, CheckResult) else CheckResult("passed", found, name=name)
+            )
     except KeyboardInterrupt:
         raise
     except NotImplementedError as error:
