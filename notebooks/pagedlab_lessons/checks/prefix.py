@@ -252,24 +252,11 @@ def prefix_cache(answer: type) -> str:
     )
 
 
-class _Cached(NamedTuple):
-    """When each block was last used, and its parent; a parent is used whenever its child is."""
-
-    last_used: dict[int, int]
-    parent: dict[int, int | None]
+Cached = tuple[dict[int, int], dict[int, int | None]]  # when each block was last used; its parent
 
 
-_SMALL_CACHES = [
-    _Cached({4: 1}, {4: None}),
-    _Cached({4: 1, 2: 1}, {4: None, 2: 4}),
-    _Cached({4: 2, 2: 1}, {4: None, 2: None}),
-    _Cached({4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}),
-    _Cached({4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}),
-]
-
-
-def _random_cache(chance: random.Random) -> _Cached:
-    """Return a tree of blocks, used in random order."""
+def _random_cache(chance: random.Random) -> Cached:
+    """Return a tree of blocks, used in random order; a parent is used whenever its child is."""
     blocks = chance.sample(range(40), chance.randint(2, 8))
     tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
     last_used: dict[int, int] = {}
@@ -278,32 +265,30 @@ def _random_cache(chance: random.Random) -> _Cached:
         while block is not None:
             last_used[block] = time
             block = tree[block]
-    return _Cached(last_used, {block: tree[block] for block in last_used})
+    return last_used, {block: tree[block] for block in last_used}
 
 
-def _caches() -> list[_Cached]:
+def _caches() -> list[Cached]:
+    """Return caches, the smallest first."""
     chance = random.Random(2)
-    return [*_SMALL_CACHES, *(_random_cache(chance) for _ in range(60))]
+    return sorted((_random_cache(chance) for _ in range(65)), key=lambda cache: len(cache[0]))
 
 
 def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    parents = {parent[block_id] for block_id in last_used}
-    leaves = [block_id for block_id in last_used if block_id not in parents]
+    leaves = {*last_used} - {parent[block_id] for block_id in last_used}
     return min(leaves, key=last_used.__getitem__)
 
 
 def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
     """Return why the right block is evicted first."""
-    right = _oldest_leaf(last_used, parent)
-    oldest = min(last_used.values())
-    for block_id, time in last_used.items():
-        child = next((one for one in last_used if parent[one] == block_id), None)
-        if time == oldest and child is not None:
-            return (
-                f"Block {block_id} is the parent of block {child}, which is cached. "
-                f"Of the leaves, block {right} was used first: evict {right} first."
-            )
-    return f"Of the leaves, block {right} was used first: evict {right} first."
+    oldest = min(last_used, key=last_used.__getitem__)
+    words = (
+        f"Of the leaves, block {_oldest_leaf(last_used, parent)} was used first: evict it first."
+    )
+    for child in last_used:
+        if parent[child] == oldest:
+            return f"Block {oldest} is the parent of block {child}, which is cached. {words}"
+    return words
 
 
 @compared(

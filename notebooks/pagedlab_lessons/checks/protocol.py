@@ -248,14 +248,17 @@ def _judge(
     try:
         with in_time():
             missing = to_write(answer)
+            written = [each for each in methods if hasattr(answer, each) and each not in missing]
             if missing:
-                written = [method for method in methods if hasattr(answer, method)]
-                return _unfinished(name, missing, written)
+                message = f"Still to write: {', '.join(missing)}."
+                if not written:
+                    return CheckResult("not attempted", message, name=name)
+                message = f"Written: {', '.join(written)}. {message}"
+                return CheckResult("not finished", message, name=name)
             found = function(answer)
-            # Another process may have judged already.
-            return (
-                found if isinstance(found, CheckResult) else CheckResult("passed", found, name=name)
-            )
+            if isinstance(found, CheckResult):  # another process has judged
+                return found
+            return CheckResult("passed", found, name=name)
     except KeyboardInterrupt:
         raise
     except NotImplementedError as error:
@@ -284,20 +287,8 @@ def _failed(name: str, wrong: Wrong) -> CheckResult:
 def _shortened(text: str, start: int = 0) -> str:
     """Return at most `MAX_TEXT` characters of a text from `start` on, and say what is left out."""
     part = text[start : start + MAX_TEXT]
-    if len(part) == len(text):
-        return text
     before = "..." if start else ""
-    after = "..." if start + MAX_TEXT < len(text) else ""
-    return f"{before}{part}{after} ({len(text):,} characters in all)"
-
-
-def _unfinished(name: str, missing: Sequence[str], methods: Sequence[str]) -> CheckResult:
-    """Return the result for an answer that still has stubs, here `missing`."""
-    written = [method for method in methods if method not in missing]
-    message = f"Still to write: {', '.join(missing)}."
-    if not written:
-        return CheckResult("not attempted", message, name=name)
-    return CheckResult("not finished", f"Written: {', '.join(written)}. {message}", name=name)
+    return text if part == text else f"{before}{part}... ({len(text):,} characters in all)"
 
 
 # Stubs --------------------------------------------------------------------------------------------
@@ -326,8 +317,7 @@ def to_write(answer: Any) -> list[str]:
 def _stubs_of_class(answer: type) -> list[str]:
     """Return the names of a class's stub methods, or its own name if it is empty."""
     members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
-    is_empty = answer.__base__ is object and not any(map(callable, members.values()))
-    if is_empty:
+    if answer.__base__ is object and not any(map(callable, members.values())):
         return [answer.__name__]
     return [name for name, value in members.items() if _is_stub(value)]
 
@@ -338,7 +328,7 @@ def _is_stub(value: Any) -> bool:
         return False
     try:
         (written,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-    except (OSError, TypeError, SyntaxError):  # no source, or a lambda in the middle of a line
+    except (OSError, SyntaxError):  # no source, or a lambda in the middle of a line
         return False
     return isinstance(written, ast.FunctionDef) and all(map(_is_idle, written.body))
 

@@ -27,10 +27,7 @@ from pagedlab_lessons.puzzles import pages_of
     "ends makes room\nfor the others.",
     [
         ([], [], 16),
-        ([1], [1], 4),
-        ([4], [1], 4),
-        ([4], [2], 4),
-        ([3], [2], 4),
+        *(([prompt], [answer], 4) for prompt in (1, 4, 3) for answer in (1, 2)),
         ([4, 4], [1, 1], 4),
         ([8, 1], [1, 9], 4),
         ([8, 1], [5, 9], 4),

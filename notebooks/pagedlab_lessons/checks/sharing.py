@@ -1,5 +1,6 @@
 """Checks of notebook 04: reordering beams, blocks of beams, prefill that samples save."""
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,16 +9,14 @@ from pagedlab.prefix import PrefixCache
 from pagedlab_lessons.checks.blocks import family
 from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
 
+_CHANCE = random.Random(0)
 # Parents of one step after the other, the smallest first. A beam that is not among them is dropped.
 _HISTORIES = [
     [[0]],
     [[0, 1]],
     [[1, 0]],
     [[0, 0]],
-    [[1, 1], [0, 0], [1, 0]],
-    [[0, 0, 2, 2], [1, 2, 3, 0]],
-    [[3, 3, 3, 3], [3, 1, 1, 0], [0, 1, 2, 3], [2, 2, 0, 0]],
-    [[5, 0, 3, 0, 1, 5]],
+    *([_CHANCE.choices(range(width), k=width) for _ in range(4)] for width in (2, 3, 4, 6)),
 ]
 _PROMPTS = [(4, 6), (4, 8), (16, 3), (1, 2)]  # block size, tokens
 

@@ -12,15 +12,10 @@ from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, s
 
 # Tokens known before the draft, drafted tokens, accepted tokens.
 _DRAFTS = [
-    (5, 3, 0),
-    (5, 3, 3),
-    (6, 4, 1),
-    (4, 4, 0),
-    (1, 8, 2),
-    (8, 1, 0),
-    (16, 5, 4),
-    (3, 0, 0),
-    (7, 9, 9),
+    (known, drafted, accepted)
+    for drafted in (3, 4, 1, 0, 9)
+    for known in (5, 6, 4, 1)
+    for accepted in range(drafted + 1)
 ]
 
 
