@@ -196,7 +196,8 @@ def softmax_step(answer: Callable[..., Any]) -> str:
         expected = state
         for scores, v in blocks:
             lines.append(f"state = step(*state, {_say_tensor(scores)}, {_say_tensor(v)})")
-            expected = online_step(*expected, scores, v)
+            m, total, out = expected
+            expected = online_step(m, total, out, scores, v)
             with trying(*lines):
                 state = answer(*deepcopy((*state, scores, v)))
                 _check_state(expected, state)
