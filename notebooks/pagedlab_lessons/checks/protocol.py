@@ -208,12 +208,12 @@ def compared(
         )
 
     def register(right: _Function) -> _Function:
-        tried = [*_with_results(right, cases, why)]
+        kept = copy.deepcopy(cases)
+        compare(right, right, kept, why)
 
         def compare_all(answer: Any) -> str:
-            for case in tried:
-                _compare_case(answer, *case)
-            return proves.replace("{}", str(len(tried)))
+            compare(answer, right, kept, why)
+            return proves.replace("{}", str(len(kept)))
 
         compare_all.__module__ = right.__module__
         called = f"Your function is called like {right.__name__}{inspect.signature(right)}."
@@ -391,36 +391,20 @@ def compare(
     Raises:
         Wrong: For the first case in which the two differ.
     """
-    for case in _with_results(reference, cases, why):
-        _compare_case(answer, *case)
-
-
-def _with_results(
-    right: Callable[..., Any],
-    cases: Iterable[tuple[Any, ...]],
-    why: Callable[..., str] | None,
-) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
-    """Yield each case, its right result, and why that is right, if there is something to say."""
-    for case in copy.deepcopy([*cases]):
-        words = why(*copy.deepcopy(case)) if why else ""
-        yield case, right(*copy.deepcopy(case)), f"\n{words}" if words else ""
-
-
-def _compare_case(
-    answer: Callable[..., Any], case: tuple[Any, ...], expected: Any, reason: str
-) -> None:
-    """Raise `Wrong` if an answer does not return what is expected in this case."""
     name = getattr(answer, "__name__", "answer")
-    with trying(f"{name}({', '.join(map(repr, case))})", expected=expected):
-        got = answer(*copy.deepcopy(case))
-        if isinstance(expected, tuple) and isinstance(got, list):
-            got = tuple(got)  # a pair may be written as a list
-        message = f"The smallest case that differs:{reason}"
-        if got is None:
-            message = "It returns None: is a `return` missing? The smallest case that differs:"
-        elif _is_of_another_kind(expected, got):
-            message = f"It returns a value of type {type(got).__name__}. {message}"
-        agree(expected, got, message)
+    for case in cases:
+        words = why(*copy.deepcopy(case)) if why else ""
+        message = "The smallest case that differs:" + (f"\n{words}" if words else "")
+        expected = reference(*copy.deepcopy(case))
+        with trying(f"{name}({', '.join(map(repr, case))})", expected=expected):
+            got = answer(*copy.deepcopy(case))
+            if isinstance(expected, tuple) and isinstance(got, list):
+                got = tuple(got)  # a pair may be written as a list
+            if got is None:
+                message = f"It returns None: is a `return` missing? {message}"
+            elif _is_of_another_kind(expected, got):
+                message = f"It returns a value of type {type(got).__name__}. {message}"
+            agree(expected, got, message)
 
 
 def _is_of_another_kind(expected: Any, got: Any) -> bool:
