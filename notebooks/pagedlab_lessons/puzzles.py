@@ -228,29 +228,16 @@ def rows_of(group: int) -> int:
     return max(16, 1 << (group - 1).bit_length())
 
 
-def _each(spec: Callable[..., Tensor]) -> Callable[[Given], dict[str, Tensor]]:
-    def expected(given: Given) -> dict[str, Tensor]:
-        q, k, v, tables, lengths = (
-            given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens")
-        )
-        parts = zip(q, tables, lengths.tolist(), strict=True)
-        return {
-            "out": torch.stack(
-                [spec(row, k, v, table, n, given["scale"]) for row, table, n in parts]
-            )
-        }
-
-    return expected
+def _attended(g: Given) -> dict[str, Tensor]:
+    """The output of each sequence's new token."""
+    caches = g["k_cache"], g["v_cache"]
+    rows = zip(g["q"], g["tables"], g["seq_lens"].tolist(), strict=True)
+    return {"out": torch.stack([grouped(q, *caches, table, n, g["scale"]) for q, table, n in rows])}
 
 
 def _after_step(g: Given) -> dict[str, Tensor]:
-    return dict(
-        zip(
-            ("m", "total", "acc"),
-            online_step(g["m"], g["total"], g["acc"], g["s"], g["v"]),
-            strict=True,
-        )
-    )
+    m, total, acc = online_step(g["m"], g["total"], g["acc"], g["s"], g["v"])
+    return {"m": m, "total": total, "acc": acc}
 
 
 class Split(NamedTuple):
@@ -295,9 +282,9 @@ PUZZLES: dict[str, Any] = {
         lambda g: {"out": paged_scores(g["q"], g["k_cache"], g["table"], g["n"], g["scale"])},
         lambda g: (g["HEADS"],),
     ),
-    "decode": Puzzle(_decode, _each(decode), lambda g: (len(g["q"]), g["q"].shape[1])),
-    "grouped": Puzzle(_grouped, _each(grouped), lambda g: (len(g["q"]), g["KV_HEADS"])),
-    "split": Split(_grouped, _each(grouped)),
+    "decode": Puzzle(_decode, _attended, lambda g: (len(g["q"]), g["q"].shape[1])),
+    "grouped": Puzzle(_grouped, _attended, lambda g: (len(g["q"]), g["KV_HEADS"])),
+    "split": Split(_grouped, _attended),
 }
 
 

@@ -54,6 +54,9 @@ def test_solutions_run_as_functions(name, seed):
     given = puzzles.PUZZLES["grouped"].given(lengths=(40, 3, 300, 17), heads=6, kv_heads=2, size=16, dim=32)
     batch = [given[key] for key in ("q", "k_cache", "v_cache", "tables", "seq_lens")]
     out = decoder(answer(name), tile=32)(*batch)
+    q, k_cache, v_cache, tables, _ = batch
+    first = puzzles.decode(q[0], k_cache, v_cache, tables[0], 40, given["scale"])
+    assert torch.allclose(out[0], first, atol=1e-5)
     assert torch.allclose(out, PUZZLES["grouped"].expected(given)["out"], atol=1e-5)
 
 
