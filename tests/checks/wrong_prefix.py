@@ -74,7 +74,7 @@ EDITS = {
         (
             "min(leaves",
             "min(last_used",
-            "Block 4 is the parent of block 2, which is cached. Of the leaves, block 2 was used first: evict 2 first.",
+            "Block 7 is the parent of block 3, which is cached. Of the leaves, block 3 was used first: evict 3 first.",
         ),
         ("min(leaves", "max(leaves"),
         ("min(leaves, key=lambda block: last_used[block])", "leaves[0]"),

@@ -5,7 +5,6 @@ its programs load and store, and compares what it returns with attention. watche
 kernels.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -65,7 +64,7 @@ def launch(answer: Any) -> str:
     )
 
 
-def _try(answer: Callable[..., Any], far: bool = False, wider: int = 0, **case: Any) -> None:
+def _try(answer: Any, far: bool = False, wider: int = 0, **case: Any) -> None:
     """Call the reader's function once and judge what it did.
 
     Args:
@@ -97,7 +96,7 @@ def _try(answer: Callable[..., Any], far: bool = False, wider: int = 0, **case: 
     _check_split(memory, max(given["seq_lens"]))
 
 
-def _kernels(answer: Callable[..., Any]) -> dict[str, Any]:
+def _kernels(answer: Any) -> dict[str, Any]:
     """Return the Triton kernels that a function launches, by name."""
     used = {name: answer.__globals__.get(name) for name in answer.__code__.co_names}
     return {name: kernel for name, kernel in used.items() if hasattr(kernel, "fn")}

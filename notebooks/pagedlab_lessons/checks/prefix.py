@@ -252,7 +252,7 @@ Cached = tuple[dict[int, int], dict[int, int | None]]  # when each block was las
 
 def _random_cache(chance: random.Random) -> Cached:
     """Return a tree of blocks, used in random order; a parent is used whenever its child is."""
-    blocks = chance.sample(range(40), chance.randint(2, 8))
+    blocks = chance.sample(range(10), chance.randint(2, 8))
     tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
     last_used: dict[int, int] = {}
     for time in range(1, chance.randint(3, 7)):
@@ -277,9 +277,8 @@ def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None])
 def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
     """Return why the right block is evicted first."""
     oldest = min(last_used, key=last_used.__getitem__)
-    words = (
-        f"Of the leaves, block {_oldest_leaf(last_used, parent)} was used first: evict it first."
-    )
+    right = _oldest_leaf(last_used, parent)
+    words = f"Of the leaves, block {right} was used first: evict {right} first."
     for child in last_used:
         if parent[child] == oldest:
             return f"Block {oldest} is the parent of block {child}, which is cached. {words}"

@@ -1,6 +1,5 @@
 """Checks of notebook 08: blocks at the peak, attention over blocks, a repaired pool."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -86,7 +85,7 @@ _SEQUENCES = [
 
 
 @exercise
-def attend_one(answer: Callable[..., Any]) -> str:
+def attend_one(answer: Any) -> str:
     """attend(q, k_cache, v_cache, block_ids, length, scale) for one head.
 
     Causal attention of a sequence's last queries over its blocks. Unused slots hold NaN.

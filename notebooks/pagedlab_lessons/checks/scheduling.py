@@ -388,7 +388,7 @@ _SWAP_CASES = [
 
 
 @exercise
-def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
+def swap_or_recompute(answer: Any) -> str:
     """swap_or_recompute(tokens, kv_bytes, bandwidth, parameters, flops): "swap" or "recompute".
 
     The shorter one of: moving the KV of these tokens out and back, or their forward pass again.
@@ -417,9 +417,10 @@ def _why_preempt(held: list[int], free: int, block_size: int) -> str:
     lines = []
     for tokens in held:
         left = -tokens % block_size
-        slots = "1 slot is left" if left == 1 else f"{left or 'no'} slots are left"
+        slots = f"{left} slots are left" if left > 1 else f"{left or 'no'} slot is left"
         new = "no new block" if left else "a new block"
-        lines.append(f"Length {tokens}, blocks of {block_size}: {slots}, so {new}.")
+        unit = "token" if tokens == 1 else "tokens"
+        lines.append(f"{tokens} {unit} in blocks of {block_size}: {slots}, so {new}.")
     needed = sum(tokens % block_size == 0 for tokens in held)
     return "\n".join([*lines, f"New blocks: {needed}. Free blocks: {free}."])
 

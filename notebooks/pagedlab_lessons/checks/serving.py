@@ -8,6 +8,7 @@ from functools import partial, partialmethod
 from itertools import product
 from math import log2
 from string import ascii_lowercase
+from typing import Any
 
 from pagedlab.prefix import PrefixCache
 from pagedlab_lessons.checks.prefix import Served
@@ -115,7 +116,7 @@ _SCRIPTS: list[list[Arrival]] = [
 
 
 @exercise
-def engine_loop(answer: Callable[..., None]) -> str:
+def engine_loop(answer: Any) -> str:
     """loop(inbox, busy, step): run every message in the inbox, then a step, and again.
 
     If there is no work it sleeps in `inbox.get()`. It ends when it takes None.
@@ -152,7 +153,6 @@ def _compare_diaries(expected: list[str], got: list[str]) -> None:
 # The salt -----------------------------------------------------------------------------------------
 
 Caller = tuple[str | None, str | None]  # tenant and cache_salt
-Salt = Callable[[str | None, str | None], str | None]
 
 _PARTS = ("a", "b", "", "None", "null", None)
 # What one may put between the two, and a name may hold.
@@ -167,7 +167,7 @@ _ENOUGH_BITS = 128
 
 
 @exercise
-def closed_salt(answer: Salt) -> str:
+def closed_salt(answer: Any) -> str:
     """salt_for(tenant, cache_salt): requests share blocks only if both are the same.
 
     The check runs it over the real prefix cache.
@@ -205,7 +205,7 @@ def _callers(salt: str) -> list[Caller]:
     return list(dict.fromkeys(callers))
 
 
-def _check_salts(answer: Salt, first: Caller, second: Caller) -> str | None:
+def _check_salts(answer: Any, first: Caller, second: Caller) -> str | None:
     """Return the second salt. Raise `Wrong` unless the two share blocks if they are the same."""
     lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
     server = Served(PrefixCache, num_blocks=8, block_size=16)
@@ -221,7 +221,7 @@ def _check_salts(answer: Salt, first: Caller, second: Caller) -> str | None:
     return salts[1]
 
 
-def _check_digest(answer: Salt, varied: str) -> None:
+def _check_digest(answer: Any, varied: str) -> None:
     """Raise `Wrong` if a spy can compute a name that gets another's salt.
 
     Args:

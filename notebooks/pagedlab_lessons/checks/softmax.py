@@ -18,18 +18,17 @@ from math import inf
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
 from pagedlab_lessons.checks.protocol import Wrong, exercise, first_wrong, say, shape, trying
 from pagedlab_lessons.checks.tensors import check_shapes, normal
 
-State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+State = tuple[Tensor, Tensor, Tensor]
 
 
-def online_step(
-    m: torch.Tensor, total: torch.Tensor, out: torch.Tensor, scores: torch.Tensor, v: torch.Tensor
-) -> State:
+def online_step(m: Tensor, total: Tensor, out: Tensor, scores: Tensor, v: Tensor) -> State:
     """Return the state after one more block.
 
     Args:
@@ -61,7 +60,7 @@ def merge_states(a: State, b: State) -> State:
     return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b
 
 
-def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return q k^T, with the heads of a group as the rows of one product.
 
     Args:
@@ -96,7 +95,7 @@ class _Allocations(TorchDispatchMode):
     def __init__(self, args: Sequence[Any]) -> None:
         super().__init__()
         self.largest = 0
-        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
@@ -127,10 +126,10 @@ _PAIRS = [
     [[[1, 2], _NONE, [7, 7]], [[3, -inf], [0, 1], _NONE]],
 ]
 
-Block = tuple[torch.Tensor, torch.Tensor]  # scores and values
+Block = tuple[Tensor, Tensor]  # scores and values
 
 
-def _before(scores: torch.Tensor, v: torch.Tensor) -> State:
+def _before(scores: Tensor, v: Tensor) -> State:
     """Return the state before the first block, which has these shapes."""
     m = torch.full_like(scores[..., :1], -inf)
     return m, torch.zeros_like(m), torch.zeros_like(scores @ v)
@@ -156,7 +155,7 @@ def _say_state(state: State) -> str:
     return ", ".join(f"{name} {say(x)}" for name, x in named)
 
 
-def _say_tensor(x: torch.Tensor) -> str:
+def _say_tensor(x: Tensor) -> str:
     return say(x) if x.numel() <= 6 else f"a tensor {shape(x)}"
 
 
@@ -187,7 +186,7 @@ def _are_close(expected: State, got: State) -> bool:
 
 
 @exercise
-def softmax_step(answer: Callable[..., Any]) -> str:
+def softmax_step(answer: Any) -> str:
     """step(m, total, out, scores, v): the state of online softmax after one more block."""
     small = [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]
     for blocks in [*map(_blocks, small), *_random_blocks()]:
@@ -205,7 +204,7 @@ def softmax_step(answer: Callable[..., Any]) -> str:
 
 
 @exercise
-def merge_halves(answer: Callable[..., Any]) -> str:
+def merge_halves(answer: Any) -> str:
     """merge(a, b): two states over different blocks as one."""
     for pair in _PAIRS:
         a, b = (online_step(*_before(*block), *block) for block in _blocks(pair))
@@ -221,7 +220,7 @@ _HEADS = [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (28, 4, 5)]  # 
 
 
 @exercise
-def shared_heads(answer: Callable[..., Any]) -> str:
+def shared_heads(answer: Any) -> str:
     """scores(q, k): scores of query heads that share KV heads.
 
     Shapes: q [n, Hq, D], k [L, Hkv, D] and the scores [Hkv, Hq / Hkv, n, L]. The keys must not be
@@ -247,14 +246,14 @@ def shared_heads(answer: Callable[..., Any]) -> str:
     )
 
 
-def _which_score(q: torch.Tensor, k: torch.Tensor, at: list[int]) -> str:
+def _which_score(q: Tensor, k: Tensor, at: list[int]) -> str:
     """Return which score is at these indices."""
     kv_head, g, query, key = at
     head = kv_head * (q.shape[1] // k.shape[1]) + g
     return f"The score of query {query}, head {head}, with key {key} of KV head {kv_head}:"
 
 
-def _dealt_out_in_turn(q: torch.Tensor, k: torch.Tensor, got: torch.Tensor) -> str:
+def _dealt_out_in_turn(q: Tensor, k: Tensor, got: Tensor) -> str:
     """Say so if query head h was multiplied with KV head h % Hkv, in either order of rows."""
     kv_heads = k.shape[1]
     group = q.shape[1] // kv_heads
@@ -269,7 +268,7 @@ def _dealt_out_in_turn(q: torch.Tensor, k: torch.Tensor, got: torch.Tensor) -> s
     )
 
 
-def _check_memory(answer: Callable[..., Any], q: torch.Tensor, k: torch.Tensor) -> None:
+def _check_memory(answer: Any, q: Tensor, k: Tensor) -> None:
     """Raise `Wrong` if the keys are repeated in memory for each query head."""
     # Without a limit of steps: torch imports a lot for it.
     _, largest = largest_tensor(answer, q, k)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -20,7 +20,7 @@ _DRAFTS = [
 
 
 @exercise
-def roll_back(answer: Callable[[Any, int, int], None]) -> str:
+def roll_back(answer: Any) -> str:
     """roll_back(table, drafted, accepted): keep the accepted tokens of a draft.
 
     The draft is at the end of the table of a sequence.
@@ -73,8 +73,6 @@ def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
     return [*drafted[:right], own[right]]
 
 
-_Rule = Callable[[list[float], list[float], int], tuple[float, list[float]]]
-
 _DISTRIBUTIONS = [
     ([1.0, 0.0], [0.5, 0.5]),
     ([0.5, 0.5], [1.0, 0.0]),
@@ -87,7 +85,7 @@ _DISTRIBUTIONS = [
 
 
 @exercise
-def acceptance_rule(answer: _Rule) -> str:
+def acceptance_rule(answer: Any) -> str:
     """acceptance_rule(p, q, token): chance of acceptance, and distribution of the replacement.
 
     The token comes from q. The outcome must be distributed as p, and no rule may accept more.
@@ -98,7 +96,7 @@ def acceptance_rule(answer: _Rule) -> str:
     return "Whatever the draft proposes, the outcome is distributed as p, and no rule accepts more."
 
 
-def _check_rule(answer: _Rule, p: list[float], q: list[float]) -> None:
+def _check_rule(answer: Any, p: list[float], q: list[float]) -> None:
     """Raise `Wrong` unless the outcome is p and as many drafts as possible are accepted."""
     accepted = 0.0  # share of drafts
     outcome = [0.0] * len(p)
@@ -120,7 +118,7 @@ def _check_rule(answer: _Rule, p: list[float], q: list[float]) -> None:
         raise Wrong(message, *shares)
 
 
-def _decision(answer: _Rule, p: list[float], q: list[float], token: int) -> Any:
+def _decision(answer: Any, p: list[float], q: list[float], token: int) -> Any:
     """Return the chance of acceptance and the distribution of the replacement, if they are such."""
     pair = answer(p[:], q[:], token)
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
