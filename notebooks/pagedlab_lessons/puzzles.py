@@ -204,16 +204,20 @@ def _decode(
         loud = (8 * q[0].unflatten(0, (kv_heads, -1)).mean(1)).round() / 4
         loud[:, 0] += level
         k[tables[0, loudest // size], loudest % size] = loud
-    given: Given = {"out": nobodys(*q.shape), "q": q, "k_cache": k, "v_cache": v, "tables": tables}
-    given |= {"seq_lens": torch.tensor(lengths, dtype=torch.int32)}
-    return given | _numbers(tables, heads // kv_heads, k, tile)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    return arguments(nobodys(*q.shape), q, k, v, tables, seq_lens, TILE=tile)
 
 
-def _numbers(tables: Tensor, group: int, cache: Tensor, tile: int) -> Given:
-    """The arguments of the last three puzzles that are no tensors."""
-    _, size, kv_heads, dim = cache.shape
-    known = {"SIZE": size, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "TILE": tile}
-    return {"table_stride": tables.stride(0), "scale": dim**-0.5, **known}
+BATCH = ("q", "k_cache", "v_cache", "tables", "seq_lens")  # what a whole kernel is called with
+
+
+def arguments(out: Tensor, /, *batch: Tensor, **more: int) -> Given:
+    """The arguments of a whole kernel in their order; `more` are TILE and ROWS."""
+    given: Given = {"out": out, **dict(zip(BATCH, batch, strict=True))}
+    _, size, kv_heads, dim = given["k_cache"].shape
+    given |= {"table_stride": given["tables"].stride(0), "scale": dim**-0.5, "SIZE": size}
+    group = out.shape[1] // kv_heads
+    return given | {"GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, **more}
 
 
 def _grouped(**case: Any) -> Given:
@@ -332,22 +336,14 @@ def decoder(
     def run(
         q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor
     ) -> Tensor:
-        _, size, kv_heads, _ = k_cache.shape
-        group, out = q.shape[1] // kv_heads, torch.empty_like(q)
-        args: Given = {
-            "out": out,
-            "q": q.contiguous(),
-            "k_cache": k_cache,
-            "v_cache": v_cache,
-            "tables": tables,
-        }
-        args |= {"seq_lens": seq_lens, **_numbers(tables, group, k_cache, tile)}
-        args |= {} if name == "decode" else {"ROWS": rows_of(group)}
+        out = torch.empty_like(q)
+        args = arguments(out, q.contiguous(), k_cache, v_cache, tables, seq_lens, TILE=tile)
+        if name != "decode":
+            args["ROWS"] = rows_of(args["GROUP"])
         more = dict(options)
         if name == "split":
-            more["splits"] = (
-                answer["my_splits"](len(q), kv_heads, size * tables.shape[1], processors) or 1
-            )
+            tokens = args["SIZE"] * tables.shape[1]
+            more["splits"] = answer["my_splits"](len(q), args["KV_HEADS"], tokens, processors) or 1
         with np.errstate(
             all="ignore"
         ):  # in the interpreter an empty split divides by zero, and says so

@@ -29,7 +29,7 @@ from pagedlab_lessons.checks.watched import (
     try_cases,
 )
 from pagedlab_lessons.fence import Allocations, Memory
-from pagedlab_lessons.puzzles import PUZZLES
+from pagedlab_lessons.puzzles import BATCH, PUZZLES
 
 LONG = {"size": 16, "heads": 2, "kv_heads": 1}
 CASES: Cases = {
@@ -76,7 +76,7 @@ def _try(answer: Any, far: bool = False, wider: int = 0, **case: Any) -> None:
     memory = Memory()
     given = PUZZLES["grouped"].given(**case)
     expected = PUZZLES["grouped"].expected(given)
-    inputs = {name: given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens")}
+    inputs = {name: given[name] for name in BATCH}
     width = inputs["tables"].shape[1]
     inputs["tables"] = torch.nn.functional.pad(inputs["tables"], (0, wider))
     fenced = put_far(memory, inputs) if far else memory.put_all(inputs)
