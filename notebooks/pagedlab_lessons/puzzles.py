@@ -102,7 +102,13 @@ def nobodys(*shape: int) -> Tensor:
 def _weights(n: int = 10, tile: int = 4, shift: float = 0.0) -> Given:
     """`shift` is added to the scores."""
     s = 2 * _normal(n) + shift
-    return {"out": nobodys(n), "s": s, "m": float(s.max()), "n": n, "TILE": tile}
+    return {
+        "out": nobodys(n),
+        "s": s,
+        "m": float(s.max()),
+        "n": n,
+        "TILE": tile,
+    }
 
 
 def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
@@ -166,7 +172,11 @@ def pages_of(
 
 
 def _paged_scores(
-    n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16
+    n: int = 10,
+    heads: int = 2,
+    size: int = 4,
+    dim: int = 4,
+    tile: int = 16,
 ) -> Given:
     k, _, tables = pages_of([n], size, heads, dim)
     given: Given = {
@@ -176,7 +186,13 @@ def _paged_scores(
         "table": tables[0],
         "n": n,
     }
-    return given | {"scale": dim**-0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
+    return given | {
+        "scale": dim**-0.5,
+        "SIZE": size,
+        "HEADS": heads,
+        "DIM": dim,
+        "TILE": tile,
+    }
 
 
 def _decode(
@@ -334,7 +350,11 @@ def decoder(
     name = puzzle_of(answer)
 
     def run(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        tables: Tensor,
+        seq_lens: Tensor,
     ) -> Tensor:
         out = torch.empty_like(q)
         args = arguments(out, q.contiguous(), k_cache, v_cache, tables, seq_lens, TILE=tile)

@@ -228,7 +228,11 @@ def _check_slots(name: str, table: Any, block_size: int) -> None:
 
 
 def _compare_tables(
-    when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+    when: str,
+    tables: list[str],
+    right: Names,
+    mine: Names,
+    renamed: dict[int, int],
 ) -> dict[int, int]:
     """Compare the tables of both sides, and the reader's counts with the reader's tables.
 

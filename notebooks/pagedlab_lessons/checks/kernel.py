@@ -74,7 +74,14 @@ puzzle(
 # Puzzle 3: a step of online softmax ---------------------------------------------------------------
 
 
-def _step(m: Any, total: Any, acc: Any, s: Any, v: Any, uncorrected: str = "") -> tuple[Any, ...]:
+def _step(
+    m: Any,
+    total: Any,
+    acc: Any,
+    s: Any,
+    v: Any,
+    uncorrected: str = "",
+) -> tuple[Any, ...]:
     """Return m, total and acc after one more tile.
 
     Args:
@@ -275,7 +282,13 @@ OF_ATTENTION: Mistakes = {
 ELEVEN_KEYS = {"lengths": (11,), "heads": 2, "kv_heads": 1}
 ONE_HEAD = {"heads": 1, "kv_heads": 1}
 LARGE_GROUP = {"lengths": (3,), "heads": 18, "kv_heads": 1}
-TILE_OF_16 = {"lengths": (20, 3), "heads": 2, "size": 8, "dim": 32, "tile": 16}
+TILE_OF_16 = {
+    "lengths": (20, 3),
+    "heads": 2,
+    "size": 8,
+    "dim": 32,
+    "tile": 16,
+}
 LOUD: Cases = {  # the scores of the second head are twice as large
     "11 keys, all scores near 1,000; the very first scores highest": {
         "loudest": 0,

@@ -135,7 +135,12 @@ class Wrong(Exception):
     """
 
     def __init__(
-        self, message: str, expected: Any = "", got: Any = "", *operations: str, setup: str = ""
+        self,
+        message: str,
+        expected: Any = "",
+        got: Any = "",
+        *operations: str,
+        setup: str = "",
     ) -> None:
         super().__init__(message)
         self.expected = expected

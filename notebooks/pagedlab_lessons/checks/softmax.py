@@ -28,7 +28,13 @@ from pagedlab_lessons.checks.tensors import check_shapes, normal
 State = tuple[Tensor, Tensor, Tensor]
 
 
-def online_step(m: Tensor, total: Tensor, out: Tensor, scores: Tensor, v: Tensor) -> State:
+def online_step(
+    m: Tensor,
+    total: Tensor,
+    out: Tensor,
+    scores: Tensor,
+    v: Tensor,
+) -> State:
     """Return the state after one more block.
 
     Args:
@@ -97,7 +103,13 @@ class _Allocations(TorchDispatchMode):
         self.largest = 0
         self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
 
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        op: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         made = op(*args, **(kwargs or {}))
         # A view, also an expanded one, has the storage of the tensor that it shows.
         if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in self._given:

@@ -95,7 +95,12 @@ def try_cases(cases: Cases, judge: Callable[..., None]) -> None:
 
 
 def _try(
-    name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: int = 0, **case: Any
+    name: str,
+    answer: Any,
+    mistakes: Mistakes,
+    far: bool = False,
+    splits: int = 0,
+    **case: Any,
 ) -> None:
     """Launch a puzzle's kernel once and judge what it did.
 
