@@ -18,6 +18,7 @@ import linecache
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -59,28 +60,30 @@ class Cut(NamedTuple):
     got: int
 
 
+@dataclass(eq=False)
 class Outside(BaseException):
     """A kernel loads or stores outside of a tensor.
 
     It is no `Exception`: the interpreter would wrap it.
+
+    Args:
+        verb: "load" or "store".
+        name: of the nearest tensor.
+        size: of the tensor.
+        element: that would be loaded or stored.
+        program: that does it.
+        cut: the offset that has lost its upper bits, if there is one.
     """
 
-    def __init__(
-        self,
-        verb: str,
-        name: str,
-        size: int,
-        element: int,
-        program: Program,
-        cut: Cut | None = None,
-    ) -> None:
-        self.verb = verb
-        self.name = name
-        self.size = size
-        self.element = element
-        self.program = program
-        self.cut = cut
-        super().__init__(f"program {program} {verb}s {self.where} of {name}")
+    verb: str
+    name: str
+    size: int
+    element: int
+    program: Program
+    cut: Cut | None = None
+
+    def __str__(self) -> str:
+        return f"program {self.program} {self.verb}s {self.where} of {self.name}"
 
     @property
     def where(self) -> str:
@@ -201,35 +204,6 @@ class Memory:
         return min(max(start - address, address - start - size + 1, 0) for start in starts)
 
 
-_MAKERS = frozenset(
-    {
-        "arange",
-        "cat",
-        "clone",
-        "contiguous",
-        "empty",
-        "empty_like",
-        "float",
-        "full",
-        "full_like",
-        "half",
-        "new_empty",
-        "new_full",
-        "new_ones",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "repeat_interleave",
-        "reshape",
-        "stack",
-        "tensor",
-        "to",
-        "zeros",
-        "zeros_like",
-    }
-)  # functions of torch that may make a tensor
-
-
 class Allocations(TorchFunctionMode):
     """While this is active, new tensors are fenced too: `with Allocations(memory): launch()`.
 
@@ -249,7 +223,7 @@ class Allocations(TorchFunctionMode):
         """Call a function of torch, and fence the tensor that it makes."""
         made = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name not in _MAKERS or not isinstance(made, torch.Tensor) or not made.numel():
+        if not isinstance(made, torch.Tensor) or not made.numel():
             return made
         storages = {x.untyped_storage().data_ptr() for x in self.memory.tensors.values()}
         if made.untyped_storage().data_ptr() in storages:

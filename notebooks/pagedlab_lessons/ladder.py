@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from pagedlab.kernels.plan import multiprocessors
-from pagedlab.kernels.runtime import tl, triton
-from pagedlab_lessons.puzzles import decoder, rows_of, splits_for
+from pagedlab.kernels.runtime import power_of_two, tl, triton
+from pagedlab_lessons.puzzles import arguments, decoder, rows_of, splits_for
 
 
 @triton.jit
@@ -246,26 +246,20 @@ def launch(
 
     Returns out [B, Hq, D], and what Triton's compiler made of the kernel, None in the interpreter.
     """
-    q, k_cache, _, tables, _ = batch
+    q, k_cache, *_ = batch
     _, size, kv_heads, dim = k_cache.shape
     if dim & (dim - 1) or size & (size - 1):
         raise ValueError(
             f"these short kernels need powers of two, got head_dim {dim}, block_size {size}"
         )
-    group, out = q.shape[1] // kv_heads, torch.empty_like(q)
-    known = {
-        "SIZE": size,
-        "GROUP": group,
-        "KV_HEADS": kv_heads,
-        "DIM": dim,
-        **({"TILE": tile} if tile else {}),
-    }
-    if packed:  # without a tensor core 16 rows are not needed
-        known["ROWS"] = (
-            1 << (group - 1).bit_length() if kernel is shared_loads_kernel else rows_of(group)
-        )
+    tiles = {"TILE": tile} if tile else {}
+    given = arguments(torch.empty_like(q), *batch, **tiles)
+    if packed:
+        rows = rows_of(given["GROUP"])
+        # Without a tensor core 16 rows are not needed.
+        given["ROWS"] = power_of_two(given["GROUP"]) if kernel is shared_loads_kernel else rows
     grid = len(q), kv_heads if packed else q.shape[1]
-    return out, kernel[grid](out, *batch, tables.stride(0), dim**-0.5, **known, **options)
+    return given["out"], kernel[grid](*given.values(), **options)
 
 
 def _split(*batch: torch.Tensor) -> torch.Tensor:

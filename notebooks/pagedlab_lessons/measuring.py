@@ -203,13 +203,3 @@ def _rate(figures: Any) -> float | None:
     if "ms a token" in figures:
         return 1000 / figures["ms a token"]
     return figures.get("tokens/s") or figures.get("prompt tokens/s")
-
-
-def best_other(runs: Iterable[Run]) -> dict[Compared, Run]:
-    """Return the fastest run of another engine for each host, model and workload."""
-    best: dict[Compared, Run] = {}
-    for run in runs:
-        known = best.get(run.compared)
-        if run.engine != OURS and (known is None or run.tokens_per_s > known.tokens_per_s):
-            best[run.compared] = run
-    return best

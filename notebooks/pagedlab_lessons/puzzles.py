@@ -102,7 +102,13 @@ def nobodys(*shape: int) -> Tensor:
 def _weights(n: int = 10, tile: int = 4, shift: float = 0.0) -> Given:
     """`shift` is added to the scores."""
     s = 2 * _normal(n) + shift
-    return {"out": nobodys(n), "s": s, "m": float(s.max()), "n": n, "TILE": tile}
+    return {
+        "out": nobodys(n),
+        "s": s,
+        "m": float(s.max()),
+        "n": n,
+        "TILE": tile,
+    }
 
 
 def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
@@ -166,7 +172,11 @@ def pages_of(
 
 
 def _paged_scores(
-    n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16
+    n: int = 10,
+    heads: int = 2,
+    size: int = 4,
+    dim: int = 4,
+    tile: int = 16,
 ) -> Given:
     k, _, tables = pages_of([n], size, heads, dim)
     given: Given = {
@@ -176,7 +186,13 @@ def _paged_scores(
         "table": tables[0],
         "n": n,
     }
-    return given | {"scale": dim**-0.5, "SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
+    return given | {
+        "scale": dim**-0.5,
+        "SIZE": size,
+        "HEADS": heads,
+        "DIM": dim,
+        "TILE": tile,
+    }
 
 
 def _decode(
@@ -204,16 +220,20 @@ def _decode(
         loud = (8 * q[0].unflatten(0, (kv_heads, -1)).mean(1)).round() / 4
         loud[:, 0] += level
         k[tables[0, loudest // size], loudest % size] = loud
-    given: Given = {"out": nobodys(*q.shape), "q": q, "k_cache": k, "v_cache": v, "tables": tables}
-    given |= {"seq_lens": torch.tensor(lengths, dtype=torch.int32)}
-    return given | _numbers(tables, heads // kv_heads, k, tile)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    return arguments(nobodys(*q.shape), q, k, v, tables, seq_lens, TILE=tile)
 
 
-def _numbers(tables: Tensor, group: int, cache: Tensor, tile: int) -> Given:
-    """The arguments of the last three puzzles that are no tensors."""
-    _, size, kv_heads, dim = cache.shape
-    known = {"SIZE": size, "GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, "TILE": tile}
-    return {"table_stride": tables.stride(0), "scale": dim**-0.5, **known}
+BATCH = ("q", "k_cache", "v_cache", "tables", "seq_lens")  # what a whole kernel is called with
+
+
+def arguments(out: Tensor, /, *batch: Tensor, **more: int) -> Given:
+    """The arguments of a whole kernel in their order; `more` are TILE and ROWS."""
+    given: Given = {"out": out, **dict(zip(BATCH, batch, strict=True))}
+    _, size, kv_heads, dim = given["k_cache"].shape
+    given |= {"table_stride": given["tables"].stride(0), "scale": dim**-0.5, "SIZE": size}
+    group = out.shape[1] // kv_heads
+    return given | {"GROUP": group, "KV_HEADS": kv_heads, "DIM": dim, **more}
 
 
 def _grouped(**case: Any) -> Given:
@@ -228,29 +248,16 @@ def rows_of(group: int) -> int:
     return max(16, 1 << (group - 1).bit_length())
 
 
-def _each(spec: Callable[..., Tensor]) -> Callable[[Given], dict[str, Tensor]]:
-    def expected(given: Given) -> dict[str, Tensor]:
-        q, k, v, tables, lengths = (
-            given[name] for name in ("q", "k_cache", "v_cache", "tables", "seq_lens")
-        )
-        parts = zip(q, tables, lengths.tolist(), strict=True)
-        return {
-            "out": torch.stack(
-                [spec(row, k, v, table, n, given["scale"]) for row, table, n in parts]
-            )
-        }
-
-    return expected
+def _attended(g: Given) -> dict[str, Tensor]:
+    """The output of each sequence's new token."""
+    caches = g["k_cache"], g["v_cache"]
+    rows = zip(g["q"], g["tables"], g["seq_lens"].tolist(), strict=True)
+    return {"out": torch.stack([grouped(q, *caches, table, n, g["scale"]) for q, table, n in rows])}
 
 
 def _after_step(g: Given) -> dict[str, Tensor]:
-    return dict(
-        zip(
-            ("m", "total", "acc"),
-            online_step(g["m"], g["total"], g["acc"], g["s"], g["v"]),
-            strict=True,
-        )
-    )
+    m, total, acc = online_step(g["m"], g["total"], g["acc"], g["s"], g["v"])
+    return {"m": m, "total": total, "acc": acc}
 
 
 class Split(NamedTuple):
@@ -295,9 +302,9 @@ PUZZLES: dict[str, Any] = {
         lambda g: {"out": paged_scores(g["q"], g["k_cache"], g["table"], g["n"], g["scale"])},
         lambda g: (g["HEADS"],),
     ),
-    "decode": Puzzle(_decode, _each(decode), lambda g: (len(g["q"]), g["q"].shape[1])),
-    "grouped": Puzzle(_grouped, _each(grouped), lambda g: (len(g["q"]), g["KV_HEADS"])),
-    "split": Split(_grouped, _each(grouped)),
+    "decode": Puzzle(_decode, _attended, lambda g: (len(g["q"]), g["q"].shape[1])),
+    "grouped": Puzzle(_grouped, _attended, lambda g: (len(g["q"]), g["KV_HEADS"])),
+    "split": Split(_grouped, _attended),
 }
 
 
@@ -343,24 +350,20 @@ def decoder(
     name = puzzle_of(answer)
 
     def run(
-        q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        tables: Tensor,
+        seq_lens: Tensor,
     ) -> Tensor:
-        _, size, kv_heads, _ = k_cache.shape
-        group, out = q.shape[1] // kv_heads, torch.empty_like(q)
-        args: Given = {
-            "out": out,
-            "q": q.contiguous(),
-            "k_cache": k_cache,
-            "v_cache": v_cache,
-            "tables": tables,
-        }
-        args |= {"seq_lens": seq_lens, **_numbers(tables, group, k_cache, tile)}
-        args |= {} if name == "decode" else {"ROWS": rows_of(group)}
+        out = torch.empty_like(q)
+        args = arguments(out, q.contiguous(), k_cache, v_cache, tables, seq_lens, TILE=tile)
+        if name != "decode":
+            args["ROWS"] = rows_of(args["GROUP"])
         more = dict(options)
         if name == "split":
-            more["splits"] = (
-                answer["my_splits"](len(q), kv_heads, size * tables.shape[1], processors) or 1
-            )
+            tokens = args["SIZE"] * tables.shape[1]
+            more["splits"] = answer["my_splits"](len(q), args["KV_HEADS"], tokens, processors) or 1
         with np.errstate(
             all="ignore"
         ):  # in the interpreter an empty split divides by zero, and says so

@@ -1,7 +1,6 @@
 """The machinery behind the exercises: stubs, endless loops, errors, and counterexamples that are as small as can be."""
 
 import asyncio
-import contextlib
 import pydoc
 import re
 import signal
@@ -22,7 +21,6 @@ from pagedlab_lessons.readers_code import HAS_ALARM
 from pagedlab_lessons.show import show_source
 
 from pagedlab import BlockPool, BlockTable
-from pagedlab.blocks import InvariantError
 from support import broken
 
 # Stubs --------------------------------------------------------------------------------------------------------
@@ -323,12 +321,6 @@ def test_the_first_check_finds_a_token_in_the_readers_table():
     assert "says: in block 0, at offset 5" in check.table_by_hand([8, 1, 0]).message
 
 
-def test_pools_named_in_a_list_are_asked_for_as_a_dict():
-    result = check.broken_pools(["counted", "exclusive", "atomic"])
-    assert result.message == "The answer is a dictionary with a name for each pool."
-    assert "AttributeError" not in str(result)
-
-
 def test_compare_reports_the_first_case_and_protects_its_arguments():
     def empties(values):
         return len([values.pop() for _ in range(len(values))])
@@ -521,18 +513,6 @@ def test_a_counterexample_is_python_that_a_reader_can_run():
     exec("\n".join([result.setup, *result.operations]), names)
     assert "block 0 counts 3" in result.message
     assert names["pool"].refcount(0) == 3
-
-
-@pytest.mark.parametrize("answer", [broken.HandsOutInTurn, broken.CountsBeforeItLooks, broken.LosesBlocks])
-def test_broken_pools_fail_their_own_books_too(answer):
-    result = check.block_pool(answer)
-    lines = [result.setup, *(line for line in result.operations[:-1])]
-    names = {answer.__name__: answer}
-    exec("\n".join(lines), names)
-    with contextlib.suppress(ValueError):
-        exec(result.operations[-1], names)
-    with pytest.raises(InvariantError):
-        names["pool"].check()
 
 
 # Source in notebooks ------------------------------------------------------------------------------------------

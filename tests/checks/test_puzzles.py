@@ -12,12 +12,11 @@ import pytest
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 import torch
 from pagedlab_lessons import ladder, puzzles, tracer
-from pagedlab_lessons.checks import check
+from pagedlab_lessons.checks import check, watched
 from pagedlab_lessons.fence import Memory, Outside, define, source_of
 from pagedlab_lessons.puzzles import PUZZLES, decoder, splits_for
 from wrong_kernel import EDITS
 
-from pagedlab.kernels import runtime
 from pagedlab.kernels.runtime import INTERPRETED
 from support.exercises import EXERCISES, solution_of
 from support.exercises import edited_answer as answer
@@ -55,6 +54,9 @@ def test_solutions_run_as_functions(name, seed):
     given = puzzles.PUZZLES["grouped"].given(lengths=(40, 3, 300, 17), heads=6, kv_heads=2, size=16, dim=32)
     batch = [given[key] for key in ("q", "k_cache", "v_cache", "tables", "seq_lens")]
     out = decoder(answer(name), tile=32)(*batch)
+    q, k_cache, v_cache, tables, _ = batch
+    first = puzzles.decode(q[0], k_cache, v_cache, tables[0], 40, given["scale"])
+    assert torch.allclose(out[0], first, atol=1e-5)
     assert torch.allclose(out, PUZZLES["grouped"].expected(given)["out"], atol=1e-5)
 
 
@@ -127,7 +129,7 @@ def test_source_brings_along_what_a_kernel_uses():
 
 @interpreted
 def test_where_triton_compiles_another_process_judges(monkeypatch):
-    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(watched, "INTERPRETED", False)
     monkeypatch.setattr(tracer, "INTERPRETED", False)
     monkeypatch.setattr(tracer, "get_context", lambda kind: processes())  # test_tracer.py starts one from nothing
     result = check.decode(answer("decode", "h // GROUP", "h % KV_HEADS"))

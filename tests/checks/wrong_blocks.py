@@ -23,10 +23,8 @@ EDITS = {
             "d = pool.allocate() must raise OutOfBlocks.",
         ),
         ("+= 1\n        return block_id", "+= 1", "share must return the block's id."),
-        ('raise OutOfBlocks("no block is free")', "return None", "d = pool.allocate() must raise OutOfBlocks."),
         ("list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
         ("self.counts = [", "MyBlockPool.counts = [", "Two pools have the same"),
-        ("self.free_ids = list", "MyBlockPool.free_ids = list", "Two pools have the same"),
         (
             "block_id = self.free_ids.pop()",
             "block_id = 0\n        while self.counts[block_id] >= 0:\n            block_id = 0",
@@ -40,10 +38,6 @@ EDITS = {
         ),
         ("] * block_size", "]"),
         ("[position // block_size] * block_size + position % block_size", "[position % len(block_ids)] * block_size"),
-        (
-            "[position // block_size] * block_size + position % block_size",
-            "[(position - 1) // block_size] * block_size + position",
-        ),
         ("position // block_size", "position / block_size", "TypeError: list indices must be integers or slices"),
     ],
     "block_table": [
@@ -73,11 +67,6 @@ EDITS = {
             "block 0 counts 1, but 0 tables list it.",
         ),
         (
-            "self.pool.release(self.block_ids.pop())\n        self.num_tokens = 0",
-            "self.pool.release(self.block_ids.pop())",
-            "num_tokens differs.",
-        ),
-        (
             "def __init__(self, pool):\n        self.pool = pool\n        self.block_ids = []",
             "block_ids = []\n\n    def __init__(self, pool):\n        self.pool = pool",
             "logical block 0 of a is the first that differs.",
@@ -94,11 +83,6 @@ EDITS = {
         (
             "[self.pool.share(block_id) for block_id in self.block_ids]",
             "self.block_ids",
-            "block 0 counts 1, but 2 tables list it.",
-        ),
-        (
-            "[self.pool.share(block_id) for block_id in self.block_ids]",
-            "list(self.block_ids)",
             "block 0 counts 1, but 2 tables list it.",
         ),
         (
@@ -153,7 +137,7 @@ WRONG = {
         ["conserved", "exclusive", "atomic"],
     ],
     "copy_on_write": [broken.CountsForks],  # test_checks.py has the others of broken
-    "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc"), list("aabc")],
+    "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc")],
 }
 RIGHT = {
     "table_by_hand": [[8, 1, 0], [63, 62, 10], (0, 1, 2)],

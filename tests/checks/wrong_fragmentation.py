@@ -36,8 +36,6 @@ EDITS = {
             "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
         ),
         ("memory * 9 // 10 - weights", "memory * 9 // 10"),
-        ("(bytes_per_token * max_length)", "bytes_per_token"),
-        ("for_kv // (", "for_kv / ("),
         (
             "return for_kv // (bytes_per_token * max_length)",
             "return for_kv and max(1, for_kv // (bytes_per_token * max_length))",

@@ -8,36 +8,15 @@ EDITS = {
             "down.chunk(size, 0)",
             "A rank holds one part in 2 of each weight: here are the shapes of gate, up and down.",
         ),
-        (
-            "gate.chunk(size, 0)[rank], up.chunk(size, 0)[rank], down.chunk(size, 1)[rank]",
-            "gate.chunk(size, 1)[rank], up.chunk(size, 1)[rank], down.chunk(size, 0)[rank]",
-            "A rank holds one part in 2 of each weight: here are the shapes of gate, up and down.",
-        ),
         ("return gate", "rank = 0\n    return gate", "The sum over the ranks is another vector than the whole MLP's."),
-        (
-            "return gate",
-            "size = 1\n    rank = 0\n    return gate",
-            "A rank holds one part in 2 of each weight: here are the shapes of gate, up and down.",
-        ),
-        (
-            "down.chunk(size, 1)[rank]",
-            "down.chunk(size, 1)[size - 1 - rank]",
-            "The sum over the ranks is another vector than the whole MLP's.",
-        ),
         (
             "gate.chunk(size, 0)[rank]",
             "gate[rank::size]",
             "The sum over the ranks is another vector than the whole MLP's.",
         ),
-        (
-            "down.chunk(size, 1)[rank]",
-            "down.chunk(size, 1)[rank] / size",
-            "The sum over the ranks is another vector than the whole MLP's.",
-        ),
     ],
     "heads_of_rank": [
         ("        return None\n", "        pass\n"),
-        (" or num_kv_heads % size", ""),
         (
             "list(range(rank * n, (rank + 1) * n)), list(range(rank * k, (rank + 1) * k))",
             "list(range(rank, num_heads, size)), list(range(rank, num_kv_heads, size))",
@@ -48,7 +27,6 @@ EDITS = {
         ("summed = 2 * num_layers", "summed = num_layers"),
         ("summed * 2 * (size - 1) / size", "summed"),
         ("summed * 2 * (size - 1) / size", "summed * (size - 1)"),
-        ("summed * 2 * (size - 1) / size", "summed * (size - 1) / size"),
     ],
 }
 # Right: any deal of the columns does if all three weights are dealt alike. A KV head has whole query heads.

@@ -44,8 +44,6 @@ EDITS = {
         ("table.num_tokens += self.pool.block_size", "table.num_tokens += 2", "match returns full blocks."),
         ("self.pool.block_size, salt", "2, salt", ""),
         ("if block != block_id", "if block > block_id", "finds another number of tokens"),
-        ("if block != block_id", "if block < block_id", "finds another number of tokens"),
-        ("if block != block_id", "if False", "finds another number of tokens"),
         (" if block != block_id", "", ""),
         (
             "return hash_chain(token_ids, self.pool.block_size, salt)",
@@ -76,17 +74,16 @@ EDITS = {
         (
             "min(leaves",
             "min(last_used",
-            "Block 4 is the parent of block 2, which is cached. Of the leaves, block 2 was used first: evict 2 first.",
+            "Block 7 is the parent of block 3, which is cached. Of the leaves, block 3 was used first: evict 3 first.",
         ),
         ("min(leaves", "max(leaves"),
         ("min(leaves, key=lambda block: last_used[block])", "leaves[0]"),
-        ("if block not in parents]", "if parent[block] is None]"),
     ],
 }
 WRONG = {
     "prefix_cache": [ForgetsThePast],
     "leaf_first": [deepest],
-    "foreign_kv": [["A", "B"], ["AT", "BT"], ["AT", "BT", "AT"], ["AT", "A", "AT"], ["TA", "B", "TB"], ["C"], "AT", []],
+    "foreign_kv": [["A", "B"], ["AT", "BT"], ["AT", "BT", "AT"], ["AT", "A", "AT"], ["TA", "B", "TB"], ["C"], "AT"],
 }
 RIGHT = {
     "prefix_cache": [PrefixCache, ChecksOwnTokens],  # the last one's flaw needs two that collide

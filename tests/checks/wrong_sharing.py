@@ -104,11 +104,6 @@ EDITS = {
         ),
         ("for table in tables:", "for table in tables[:4]:", "The counts do not match the new beams."),
         (
-            "for table in tables:",
-            "for table in (table for i, table in enumerate(tables) if i not in parents):",
-            "The counts do not match the new beams.",
-        ),
-        (
             "tables[parent].fork() for parent in parents",
             "tables[parents.index(i) if i in parents else i].fork() for i in range(len(parents))",
             "The new beams do not hold their parents' blocks.",
@@ -141,7 +136,6 @@ EDITS = {
             "prompt_tokens // block_size",
             "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved",
         ),
-        ("(prompt_tokens - 1) // block_size * block_size", "prompt_tokens - 1"),
         ("(prompt_tokens - 1) // block_size * block_size", "(prompt_tokens - 1) // block_size"),
     ],
 }

@@ -44,11 +44,6 @@ EDITS = {
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
         ),
         (
-            "(drafted - accepted)",
-            "accepted",
-            "The tokens known before and those accepted are kept, in the blocks that they were in.",
-        ),
-        (
             "table.truncate(table.num_tokens - (drafted - accepted))",
             "table.num_tokens -= drafted - accepted",
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
@@ -63,7 +58,6 @@ EDITS = {
         ("[*drafted[:n], own[n]]", "[a for a, b in zip(drafted, own) if a == b] + [own[-1]]"),
         ("[*drafted[:n], own[n]]", "drafted[:n]"),
         ("[*drafted[:n], own[n]]", "drafted[: n + 1] or own"),
-        ("own[n]]\n", "own[-1]]\n"),
         ("drafted[n] == own[n]", "drafted[n] is own[n]"),
     ],
     "acceptance_rule": [
@@ -92,11 +86,6 @@ EDITS = {
             "min(1.0, p[token] / q[token])",
             "float(p[token] == max(p))",
             "Drafts drawn from q and put through your rule must come out distributed as p.",
-        ),
-        (
-            "min(1.0, p[token] / q[token]), [x / total for x in rest] if total else p",
-            "0.0, p",
-            "The outcome is p, but your rule accepts less than it could.",
         ),
     ],
 }

@@ -32,8 +32,6 @@ EDITS = {
     "step_floor": [
         ("1000 * ", ""),
         ("(weight_bytes + kv_bytes * sum(contexts))", "sum(weight_bytes + kv_bytes * context for context in contexts)"),
-        ("sum(contexts)", "len(contexts) * max(contexts, default=0)"),
-        ("sum(contexts)", "len(contexts)"),
         ("(weight_bytes + kv_bytes * sum(contexts))", "max(weight_bytes, kv_bytes * sum(contexts))"),
     ],
     "step_time": [
@@ -41,7 +39,6 @@ EDITS = {
         ("max(host_ms, device_ms)", "max(host_ms, sum(kernels_ms.values())) - sum(kernels_ms.values()) + device_ms"),
         ("in kernels_ms.items())", "in kernels_ms.items() if group in faster)"),
         ("ms / faster", "ms * faster"),
-        ("ms / faster", "ms // faster"),
         ("max(host_ms, device_ms)", "device_ms"),
         ("sum(ms", "max(ms"),
     ],
@@ -49,8 +46,6 @@ EDITS = {
         ("left if foreseen else left + steps", "left"),
         ("left if foreseen else left + steps", "left + steps"),
         ("-tokens % steps", "steps - tokens % steps"),
-        ("-tokens % steps", "tokens % steps"),
-        ("if foreseen", "if not foreseen"),
     ],
 }
 RIGHT = {

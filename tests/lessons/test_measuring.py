@@ -13,10 +13,8 @@ from pagedlab_lessons.load_plots import (
 from pagedlab_lessons.measuring import (
     OURS,
     Asked,
-    Compared,
     Run,
     StepTimes,
-    best_other,
     first_tokens,
     peers,
     percentile,
@@ -74,11 +72,6 @@ def test_seeds_are_averaged_and_hosts_stay_apart():
         Run("machine B", "m", "uniform", "vllm", 5.0, (5,)),
     ]
     assert fair_ratios(peers(measured)) == {}
-
-
-def test_the_best_other_engine_is_the_fastest_of_them():
-    runs = [Run("A", "m", "w", *pair) for pair in ((OURS, 9.0), ("x", 2.0), ("y", 4.0), ("z", 3.0))]
-    assert best_other(runs) == {Compared("A", "m", "w"): runs[2]}
 
 
 def test_the_figures_are_drawn_from_the_recorded_results():

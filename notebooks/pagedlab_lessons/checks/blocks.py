@@ -1,10 +1,10 @@
 """Checks of notebooks 00, 02 and 03: slots, the block pool, the block table, copy-on-write."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from string import ascii_lowercase
-from typing import Any, NamedTuple
+from typing import Any
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
 from pagedlab_lessons.broken import POOLS, CountsForks
@@ -44,20 +44,16 @@ def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool,
     return pool, [table, *forks]
 
 
-class _Outcome(NamedTuple):
-    """The value of an operation, and how a message about the state after it begins."""
-
-    value: Any
-    when: str
-
-
-def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> _Outcome:
+def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tuple[Any, str]:
     """Execute "call" or "name = call".
 
     Args:
         line: the operation.
         names: its variables; gets `name`.
         expected: the error that it must raise, None if it must raise none.
+
+    Returns:
+        The value, and how a message about the state after it begins.
 
     Raises:
         Wrong: If it does not raise what is expected.
@@ -70,12 +66,11 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> _Ou
         if expected is None or isinstance(error, NotImplementedError):
             raise
         if isinstance(error, expected):
-            when = f"After {line}, which raises as it should and must change nothing"
-            return _Outcome(None, when)
+            return None, f"After {line}, which raises as it should and must change nothing"
         got = explain(error)
     if expected is not None:
         raise Wrong(f"{line} must raise {expected.__name__}.", expected.__name__, got)
-    return _Outcome(value, f"After {line}")
+    return value, f"After {line}"
 
 
 # The pool -----------------------------------------------------------------------------------------
@@ -108,66 +103,43 @@ def pool_trial(
     when = "In a new pool"
     while True:
         _check_counts(when, pool, counts)
-        held = ids if mistakes else {name: i for name, i in ids.items() if counts[i] > 0}
-        operations = _pool_operations(ids, held, no_blocks)
-        operation = yield operations if mistakes or 0 in counts else operations[1:]
-        verb, argument = operation.rpartition("pool.")[2].rstrip(")").split("(")
-        if verb == "allocate":
+        arguments = [name for name, block_id in ids.items() if mistakes or counts[block_id]]
+        operations = [
+            f"pool.{verb}({argument})"
+            for verb in ("share", "release")
+            for argument in (*arguments, *no_blocks)
+        ]
+        if len(ids) < len(ascii_lowercase) and (mistakes or 0 in counts):
+            operations.insert(0, f"{ascii_lowercase[len(ids)]} = pool.allocate()")
+        operation = yield operations
+        if operation.endswith("allocate()"):
             free = [block_id for block_id, count in enumerate(counts) if count == 0]
             value, when = _carry_out(operation, names, None if free else OutOfBlocks)
             if free:
-                _check_allocated(when, value, free)
+                if type(value) is not int or value not in free:
+                    message = f"{when}: allocate must hand out a free block."
+                    raise Wrong(message, f"one of {free}", repr(value))
                 ids[operation[0]] = value
                 counts[value] = 1
             continue
+        verb, argument = operation.removeprefix("pool.").rstrip(")").split("(")
         block_id = ids.get(argument, -1)
         in_use = block_id >= 0 and counts[block_id] > 0
         value, when = _carry_out(operation, names, None if in_use else ValueError)
+        if in_use:
+            counts[block_id] += 1 if verb == "share" else -1
         if in_use and verb == "share":
-            counts[block_id] += 1
             agree(block_id, value, f"{when}: share must return the block's id.")
-        elif in_use:
-            counts[block_id] -= 1
-
-
-def _pool_operations(
-    ids: Collection[str], arguments: Collection[str], no_blocks: Sequence[str]
-) -> list[str]:
-    """Return the operations that may come next; an allocation is the first.
-
-    Args:
-        ids: the variables that hold a block.
-        arguments: those of them that are shared and released.
-        no_blocks: ids that no block has, which are tried too.
-    """
-    lines = []
-    if len(ids) < len(ascii_lowercase):
-        lines.append(f"{ascii_lowercase[len(ids)]} = pool.allocate()")
-    for verb in ("share", "release"):
-        for argument in (*arguments, *no_blocks):
-            lines.append(f"pool.{verb}({argument})")
-    return lines
 
 
 def _check_counts(when: str, pool: Any, counts: list[int]) -> None:
     """Raise `Wrong` unless the pool's counts and its number of free blocks are right."""
     refcounts = [pool.refcount(block_id) for block_id in range(len(counts))]
-    wrong = [
-        block_id
-        for block_id, (right, yours) in enumerate(zip(counts, refcounts, strict=True))
-        if right != yours
-    ]
+    wrong = [i for i, count in enumerate(counts) if count != refcounts[i]]
     differs = f"the count of block {wrong[0]} differs" if wrong else "num_free differs"
-    expected = counts, counts.count(0)
     words = "counts {0[0]}, num_free {0[1]}".format
+    expected = counts, counts.count(0)
     agree(expected, (refcounts, pool.num_free), f"{when}: {differs}.", words)
-
-
-def _check_allocated(when: str, value: Any, free: list[int]) -> None:
-    """Raise `Wrong` unless `allocate` returned a free block."""
-    if type(value) is not int or value not in free:
-        message = f"{when}: allocate must hand out a free block."
-        raise Wrong(message, f"one of {free}", repr(value))
 
 
 # Tables -------------------------------------------------------------------------------------------
@@ -186,17 +158,21 @@ def table_trial(
     """
     new = f"{table_class.__name__}(pool)"
     yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
-    right = _names_of(table_class.__name__, BlockTable, BlockPool(num_blocks, block_size))
-    mine = _names_of(table_class.__name__, table_class, BlockPool(num_blocks, block_size))
+    name = table_class.__name__
+    right = _names_of(name, BlockTable, BlockPool(num_blocks, block_size))
+    mine = _names_of(name, table_class, BlockPool(num_blocks, block_size))
     tables = ["a"]
     renamed = _compare_tables("In a new table", tables, right, mine, {})
     while True:
-        lengths = {name: right[name].num_tokens for name in tables}
-        operation = yield _table_operations(lengths, verbs, block_size, new)
+        operation = yield [
+            line
+            for name in tables
+            for line in _table_operations(name, right[name].num_tokens, verbs, block_size)
+        ] + _new_tables(tables, new, "fork" in verbs)
         copies: list[BlockCopy] = []
         raised = None
         try:
-            copies = _carry_out(operation, right, None).value
+            copies, _ = _carry_out(operation, right, None)
         except (OutOfBlocks, ValueError) as error:
             raised = type(error)
         value, when = _carry_out(operation, mine, raised)
@@ -215,39 +191,22 @@ def _names_of(class_name: str, table_class: type, pool: BlockPool) -> Names:
     return {"pool": pool, class_name: table_class, "a": table_class(pool)}
 
 
-def _table_operations(
-    lengths: dict[str, int], verbs: Sequence[str], block_size: int, new: str
-) -> list[str]:
-    """Return the operations that may come next.
-
-    Args:
-        lengths: tokens of each table.
-        verbs: methods to call.
-        block_size: of the pool.
-        new: the call that makes a table.
-    """
-    lines = []
-    for name, tokens in lengths.items():
-        for verb in verbs:
-            arguments = _arguments(verb, tokens, block_size)
-            if verb == "append" and name != "a":
-                arguments[0] = ""  # as if it were 1
-            lines += [f"{name}.{verb}({argument})" for argument in arguments]
-    if len(lengths) < 5:
-        makers = [f"{name}.fork()" for name in lengths] if "fork" in verbs else []
-        fresh = ascii_lowercase[len(lengths)]
-        lines += [f"{fresh} = {maker}" for maker in (*makers, new)]
-    return lines
+def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -> list[str]:
+    """Return calls to try on a table of so many tokens, with bad arguments too."""
+    lengths = {-1, tokens - 1, size, tokens + 1}
+    arguments: dict[str, list[Any]] = {
+        "append": [1 if name == "a" else "", 2 * size + 1],  # "" is as if it were 1
+        "truncate": sorted(n for n in lengths if n <= tokens + 1),
+        "free": [""],
+    }
+    return [f"{name}.{verb}({each})" for verb in verbs for each in arguments.get(verb, [])]
 
 
-def _arguments(verb: str, tokens: int, block_size: int) -> list[Any]:
-    """Return arguments of a method to try on a table of `tokens` tokens, bad ones included."""
-    if verb == "append":
-        return [1, 2 * block_size + 1]
-    if verb == "truncate":
-        lengths = sorted({-1, tokens - 1, block_size, tokens + 1})
-        return [n for n in lengths if n <= tokens + 1]
-    return [""] if verb == "free" else []
+def _new_tables(tables: list[str], new: str, with_forks: bool) -> list[str]:
+    """Return lines that make a table, until there are five."""
+    makers = [f"{name}.fork()" for name in tables if with_forks]
+    fresh = ascii_lowercase[len(tables)]
+    return [f"{fresh} = {maker}" for maker in (*makers, new) if len(tables) < 5]
 
 
 def _check_copies(
@@ -269,7 +228,11 @@ def _check_slots(name: str, table: Any, block_size: int) -> None:
 
 
 def _compare_tables(
-    when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+    when: str,
+    tables: list[str],
+    right: Names,
+    mine: Names,
+    renamed: dict[int, int],
 ) -> dict[int, int]:
     """Compare the tables of both sides, and the reader's counts with the reader's tables.
 
@@ -289,44 +252,28 @@ def _compare_tables(
     Raises:
         Wrong: Where the two differ.
     """
-    renamed = _rename(tables, right, mine, renamed)
-    wanted = {
-        name: [str(renamed.get(block_id, "new")) for block_id in right[name].block_ids]
-        for name in tables
-    }
-    have = {name: [str(block_id) for block_id in mine[name].block_ids] for name in tables}
-    expected = [_say_table(name, wanted[name], right) for name in tables]
-    got = [_say_table(name, have[name], mine) for name in tables]
-    if expected != got:
-        message = f"{when}: {_first_difference(wanted, have)}."
-        widths = [max(map(len, pair)) for pair in zip(expected, got, strict=True)]
-        raise Wrong(message, _aligned(expected, widths), _aligned(got, widths))
-    _check_users(when, "  ".join(got), have, mine["pool"])
-    return renamed
-
-
-def _rename(
-    tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
-) -> dict[int, int]:
     mapped = {block_id for name in tables for block_id in right[name].block_ids}
     renamed = {ours: theirs for ours, theirs in renamed.items() if ours in mapped}
     for name in tables:
         for ours, theirs in zip(right[name].block_ids, list(mine[name].block_ids), strict=False):
             if ours not in renamed and theirs not in renamed.values():
                 renamed[ours] = theirs
+    wanted = {name: [renamed.get(i, "new") for i in right[name].block_ids] for name in tables}
+    have = {name: list(mine[name].block_ids) for name in tables}
+    expected, got = (
+        "  ".join(
+            f"{name} [{', '.join(map(str, ids))}] {names[name].num_tokens} tokens"
+            for name, ids in blocks.items()
+        )
+        for names, blocks in ((right, wanted), (mine, have))
+    )
+    if expected != got:
+        raise Wrong(f"{when}: {_first_difference(wanted, have)}.", expected, got)
+    _check_users(when, got, have, mine["pool"])
     return renamed
 
 
-def _say_table(name: str, blocks: list[str], names: Names) -> str:
-    return f"{name} [{', '.join(blocks)}] {names[name].num_tokens} tokens"
-
-
-def _aligned(states: list[str], widths: list[int]) -> str:
-    """Return states side by side, each as wide as asked for."""
-    return "  ".join(map(str.ljust, states, widths)).rstrip()
-
-
-def _first_difference(wanted: dict[str, list[str]], have: dict[str, list[str]]) -> str:
+def _first_difference(wanted: dict[str, list[Any]], have: dict[str, list[Any]]) -> str:
     """Return which logical block differs first, in words."""
     for name in wanted:
         for i, (right, yours) in enumerate(zip_longest(wanted[name], have[name])):
@@ -335,11 +282,11 @@ def _first_difference(wanted: dict[str, list[str]], have: dict[str, list[str]]) 
     return "num_tokens differs"
 
 
-def _check_users(when: str, state: str, have: dict[str, list[str]], pool: BlockPool) -> None:
+def _check_users(when: str, state: str, have: dict[str, list[Any]], pool: BlockPool) -> None:
     """Raise `Wrong` unless each block's count is the number of tables that list it."""
     for block_id in range(pool.num_blocks):
         count = pool.refcount(block_id)
-        users = sum(blocks.count(str(block_id)) for blocks in have.values())
+        users = sum(blocks.count(block_id) for blocks in have.values())
         if count != users:
             tables = "1 table lists it" if users == 1 else f"{users} tables list it"
             raise Wrong(
@@ -364,11 +311,7 @@ def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
 # The exercises ------------------------------------------------------------------------------------
 
 
-# The film of notebook 00: r2 still writes, and r3 is new.
-_FILM_BLOCKS = 64
-_FILM_BLOCK_SIZE = 16
-_R2_TABLE = (3, 5, 9)
-_R3_PROMPT = 40
+_R2_TABLE = (3, 5, 9)  # of the film of notebook 00: r2 still writes, and r3 is new
 
 
 @exercise
@@ -380,16 +323,25 @@ def table_by_hand(answer: Sequence[int]) -> str:
     wanted = "a list of block numbers, such as [10, 11]"
     if not isinstance(answer, (list, tuple)) or not answer:
         raise Wrong("A block table is a list of block numbers.", wanted, repr(answer))
-    for block_id in answer:
-        if type(block_id) is not int or not 0 <= block_id < _FILM_BLOCKS:
-            raise Wrong(f"There is no block {block_id!r}.", "numbers from 0 to 63", repr(answer))
     line = f"r3 = {list(answer)}"
     if list(answer) == [16, 16, 8]:
         message = "These are numbers of tokens. A block table lists the numbers of blocks."
         raise Wrong(message, wanted, repr(answer), line)
     for entry, block_id in enumerate(answer):
-        _check_entry(answer, entry, block_id, line)
-    _check_table_length(answer, line)
+        message = _fault_of(block_id, answer[:entry])
+        if message:
+            raise Wrong(message, "different blocks from 0 to 63, not 3, 5 or 9", block_id, line)
+    slots = 16 * len(answer)
+    message = ""
+    if slots < 40:
+        message = f"{len(answer)} x 16 = {slots} slots, and the prompt has 40 tokens."
+    elif slots > 48:
+        message = (
+            "40 tokens fill two blocks and half of a third. A further block would be empty, and "
+            "another request could not use it."
+        )
+    if message:
+        raise Wrong(message, "blocks for 40 tokens", f"blocks for {slots} tokens", line)
     last = answer[-1]
     return (
         f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "
@@ -399,35 +351,22 @@ def table_by_hand(answer: Sequence[int]) -> str:
     )
 
 
-def _check_entry(table: Sequence[int], entry: int, block_id: int, line: str) -> None:
-    """Raise `Wrong` if the block of an entry is in use or is in the table twice."""
+def _fault_of(block_id: Any, before: Sequence[int]) -> str:
+    """Return why r3 cannot have this block after those before it in the table, "" if it can."""
+    if type(block_id) is not int or not 0 <= block_id < 64:
+        return f"There is no block {block_id!r}."
     if block_id in _R2_TABLE:
-        first = _FILM_BLOCK_SIZE * _R2_TABLE.index(block_id)
-        message = (
+        first = 16 * _R2_TABLE.index(block_id)
+        return (
             f"Block {block_id} is in use: r2 keeps its tokens from {first} on there, and r3 would "
             "overwrite them."
         )
-        raise Wrong(message, f"a block that is not in {list(_R2_TABLE)}", block_id, line)
-    if block_id in table[:entry]:
-        message = (
+    if block_id in before:
+        return (
             f"Block {block_id} is in the table twice: the later tokens of r3 would overwrite its "
             "earlier ones."
         )
-        raise Wrong(message, "three different blocks", list(table), line)
-
-
-def _check_table_length(table: Sequence[int], line: str) -> None:
-    """Raise `Wrong` if the table has too few blocks for the prompt of r3, or too many."""
-    slots = len(table) * _FILM_BLOCK_SIZE
-    if slots < _R3_PROMPT:
-        message = f"{len(table)} x 16 = {slots} slots, and the prompt has {_R3_PROMPT} tokens."
-        raise Wrong(message, "blocks for 40 tokens", f"blocks for {slots} tokens", line)
-    if slots - _R3_PROMPT >= _FILM_BLOCK_SIZE:
-        message = (
-            "40 tokens fill two blocks and half of a third. A further block would be empty, and "
-            "another request could not use it."
-        )
-        raise Wrong(message, "no empty block", f"{slots} slots for 40 tokens", line)
+    return ""
 
 
 @exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
@@ -460,22 +399,12 @@ def _check_two_pools(pool_class: type) -> None:
             agree((used, 3 - used), (sum(counts), pool.num_free), message, words)
 
 
-_TABLES = [
-    ([0], 2),
-    ([1], 2),
-    ([1, 0], 2),
-    ([5, 12, 3], 16),
-    ([7, 1], 4),
-    ([4, 9, 2, 6], 3),
-    ([3, 8, 1], 1),
-]
-
-
 @compared(
     "All {} positions tried are found, in blocks anywhere in memory.",
     [
         (block_ids, position, size)
-        for block_ids, size in _TABLES
+        for size in (2, 16, 4, 3, 1)
+        for block_ids in ([0], [1, 0], [5, 12, 3], [4, 9, 2, 6])
         for position in range(len(block_ids) * size)
     ],
 )
@@ -559,7 +488,7 @@ def copies_after_forks(num_forks: int, num_tokens: int, block_size: int) -> int:
 
 
 @exercise
-def truncate(answer: Callable[[Any, int], None]) -> str:
+def truncate(answer: Any) -> str:
     """truncate(table, num_tokens): keep the first tokens, and release the blocks of the others.
 
     A length that the table does not have raises ValueError.
@@ -585,24 +514,22 @@ def order_of_frees(answer: Sequence[str]) -> str:
         raise Wrong(message, "an order of a, b, c, d", answer, setup=setup)
     names: Names = {"a": CountsForks(BlockPool(4, 4))}
     exec(setup, names)  # noqa: S102 - the line above
-    pool = names["a"].pool
+    refcount = names["a"].pool.refcount
     steps = []
     for number, name in enumerate(answer, 1):
         names[name].free()
         left = answer[number:]
-        readers = [
-            reader
-            for reader in left
-            if any(pool.refcount(block_id) == 0 for block_id in names[reader].block_ids)
-        ]
-        if readers:
-            return (
-                f"After {name} is freed the prompt's blocks are free, and {readers[0]} still reads "
-                "them. It is a fork\nof a fork: a counts b and d, b counts c, and nothing counts "
-                "the readers of a block."
-            )
+        for reader in left:
+            if not all(map(refcount, names[reader].block_ids)):
+                return (
+                    f"After {name} is freed the prompt's blocks are free, and {reader} still reads "
+                    "them. It is a fork\nof a fork: a counts b and d, b counts c, and nothing "
+                    "counts the readers of a block."
+                )
         still = ", ".join(left) or "none"
-        steps.append(f"{name}.free()  # num_free {pool.num_free}, still reading: {still}")
+        steps.append(
+            f"{name}.free()  # num_free {names['a'].pool.num_free}, still reading: {still}"
+        )
     raise Wrong(
         "With this order the blocks are freed after their last reader.",
         "blocks that are free while a table reads them",

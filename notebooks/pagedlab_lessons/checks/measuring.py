@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 from pagedlab_lessons.checks.protocol import compared
 from pagedlab_lessons.measuring import OURS, Compared, Run
@@ -12,14 +12,9 @@ from pagedlab_lessons.measuring import OURS, Compared, Run
     "Right: the gaps have the given rate on average, and many are shorter and few much longer, as "
     "among people\nwho do not know of one another.",
     [
-        (1.0, []),
-        (1.0, [0.0]),
-        (1.0, [0.5]),
-        (2.0, [0.5]),
-        (1.0, [0.5, 0.5]),
-        (0.5, [0.9]),
-        (10.0, [0.1, 0.9, 0.5, 0.0, 0.99]),
-        (60.0, [i / 97 for i in range(97)]),
+        (rate, uniforms)
+        for uniforms in ([], [0.0], [0.5], [0.5, 0.5], [0.1, 0.9, 0.5, 0.0, 0.99])
+        for rate in (1.0, 2.0, 0.5)
     ],
     name="arrivals",
 )
@@ -80,15 +75,12 @@ def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[
     "run belong to\nthe number.",
     [
         ([], (1.0, 1.0), 1.0),
-        ([(0.5, 0.5)], (1.0, 1.0), 1.0),
-        ([(0.5, 0.5)], (1.0, 1.0), 2.0),
-        ([(2.0, 0.5)], (1.0, 1.0), 1.0),
-        ([(0.5, 2.0)], (1.0, 1.0), 1.0),
-        ([(1.0, 0.5)], (1.0, 1.0), 1.0),
-        ([(0.5, 1.0)], (1.0, 1.0), 1.0),
-        ([(2.0, 0.5)], (4.0, 1.0), 1.0),
-        ([(0.5, 2.0)], (1.0, 4.0), 1.0),
-        ([(0.5, 0.5)], (1.0, 1.0), 0.5),
+        *(
+            ([request], limits, seconds)
+            for limits in ((1.0, 1.0), (4.0, 1.0), (1.0, 4.0))
+            for request in ((0.5, 0.5), (2.0, 0.5), (0.5, 2.0), (1.0, 0.5), (0.5, 1.0))
+            for seconds in (1.0, 2.0, 0.5)
+        ),
         ([(2.0, 0.5), (8.0, 0.5), (2.0, 2.0), (4.0, 1.0)], (4.0, 1.0), 8.0),
     ],
     name="goodput",
@@ -107,33 +99,18 @@ def goodput(
     return sum(in_time) / seconds
 
 
-def _runs(*rows: tuple[str, str, str, float]) -> tuple[list[Run]]:
-    """Return a case: runs of one model, given as host, workload, engine and tokens a second."""
-    return ([Run(host, "0.5B", work, engine, rate) for host, work, engine, rate in rows],)
+# Runs whose ratio is defined, and others that must not be mixed with them.
+_ROWS = [("A", "0.5B", "chat"), ("B", "0.5B", "chat"), ("A", "0.5B", "long"), ("A", "7B", "chat")]
+_RUNS = [
+    Run(*row, engine, 2.0 ** (7 * i % 11 - 4))
+    for i, (row, engine) in enumerate(product(_ROWS, (OURS, "vllm", "llama.cpp")))
+]
 
 
 @compared(
     "Right: each ratio is of one host, one model and one workload, and the peer is the best one "
     "there. Rows without\na peer, or without our engine, have no ratio.",
-    [
-        ([],),
-        _runs(("A", "chat", OURS, 8.0)),
-        _runs(("A", "chat", "vllm", 8.0)),
-        _runs(("A", "chat", OURS, 8.0), ("A", "chat", "vllm", 4.0)),
-        _runs(("A", "chat", OURS, 4.0), ("A", "chat", "vllm", 8.0)),
-        _runs(("A", "chat", OURS, 0.5), ("A", "chat", "llama.cpp", 0.25)),
-        _runs(("A", "chat", OURS, 8.0), ("A", "chat", "vllm", 2.0), ("A", "chat", "sglang", 4.0)),
-        _runs(("A", "chat", "sglang", 4.0), ("A", "chat", "vllm", 2.0), ("A", "chat", OURS, 8.0)),
-        _runs(("A", "chat", OURS, 8.0), ("B", "chat", "vllm", 4.0)),
-        _runs(("A", "chat", OURS, 8.0), ("A", "long", "vllm", 4.0)),
-        _runs(
-            ("A", "chat", OURS, 8.0),
-            ("A", "chat", "vllm", 4.0),
-            ("B", "chat", "vllm", 16.0),
-            ("B", "chat", OURS, 16.0),
-        ),
-        ([Run("A", "0.5B", "chat", OURS, 8.0), Run("A", "7B", "chat", "vllm", 4.0)],),
-    ],
+    [([*runs],) for n in range(4) for runs in combinations(_RUNS, n)],
     name="fair_ratios",
 )
 def fair_ratios(runs: Sequence[Run]) -> dict[Compared, float]:

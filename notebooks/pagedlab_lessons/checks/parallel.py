@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import silu
 
 from pagedlab.recipes.ranks.shards import ring_bytes
@@ -22,13 +22,13 @@ _SIZES = [
 ]  # hidden, width, ranks
 
 
-def _mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+def _mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """Return the output of an MLP, or of a rank's part of one."""
     return (silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
 @exercise
-def mlp_part(answer: Callable[..., Any]) -> str:
+def mlp_part(answer: Any) -> str:
     """mlp_part(gate, up, down, rank, size): a rank's part of three weights [out, in].
 
     The outputs of all parts add up to the whole MLP's.
@@ -41,7 +41,7 @@ def mlp_part(answer: Callable[..., Any]) -> str:
     )
 
 
-def _check_parts(answer: Callable[..., Any], hidden: int, width: int, size: int) -> None:
+def _check_parts(answer: Any, hidden: int, width: int, size: int) -> None:
     """Raise `Wrong` unless the parts have the right shapes and the right sum."""
     randn = normal()
     weights = [randn(width, hidden), randn(width, hidden), randn(hidden, width)]

@@ -7,7 +7,7 @@ values.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
@@ -71,13 +71,6 @@ class ForgetsThePast(ChecksOwnTokens):
         return [hash_chain(block, self.pool.block_size, salt=salt)[0] for block in blocks]
 
 
-class _Computed(NamedTuple):
-    """The table of a prompt after its prefill, and the tokens that were found in the cache."""
-
-    table: Any
-    found: int
-
-
 class Served:
     """Prompts served through a cache, with a memory that knows whose KV each block holds.
 
@@ -120,8 +113,12 @@ class Served:
 
     together = serve  # the name for several
 
-    def _compute(self, token_ids: list[int], salt: str | None) -> _Computed:
-        """Match a prompt and compute what is missing; all blocks found must be the prompt's own."""
+    def _compute(self, token_ids: list[int], salt: str | None) -> tuple[BlockTable, int]:
+        """Match a prompt and compute what is missing; all blocks found must be the prompt's own.
+
+        Returns:
+            The table, and the number of tokens that were found.
+        """
         size = self.pool.block_size
         table = self.cache.match(list(token_ids), salt=salt)
         if not isinstance(table, BlockTable):
@@ -134,13 +131,12 @@ class Served:
             raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
         contents = self._contents(token_ids, salt)
         for block_id, wanted in zip(table.block_ids, contents, strict=False):
-            agree(
-                wanted, self.memory[block_id], f"Block {block_id} has KV of a different past.", str
-            )
+            message = f"Block {block_id} has KV of a different past."
+            agree(wanted, self.memory[block_id], message, str)
         table.append(len(token_ids) - found)
         first = found // size
         self.memory |= zip(table.block_ids[first:], contents[first:], strict=True)
-        return _Computed(table, found)
+        return table, found
 
     def _contents(self, token_ids: list[int], salt: str | None) -> list[str]:
         """Return what each block of a prompt holds, in words."""
@@ -222,13 +218,12 @@ def cache_trial(
         exact: whether both must find the same; which block is evicted is the cache's choice.
     """
     yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, {block_size}))"
-    mine = Served(cache_class, num_blocks, block_size)
-    right = Served(PrefixCache, num_blocks, block_size)
+    servers = [Served(made, num_blocks, block_size) for made in (PrefixCache, cache_class)]
     choices = list(dict.fromkeys(_CACHE_OPERATIONS))
     while True:
         operation = yield choices
-        got = eval(f"server.{operation}", {"server": mine})  # noqa: S307 - one of `choices`
-        expected = eval(f"server.{operation}", {"server": right})  # noqa: S307
+        line = f"server.{operation}"
+        expected, got = (eval(line, {"server": each}) for each in servers)  # noqa: S307 - a choice
         if exact:
             message = f"{operation} finds another number of tokens."
             agree(expected, got, message, "{} tokens".format)
@@ -252,25 +247,12 @@ def prefix_cache(answer: type) -> str:
     )
 
 
-class _Cached(NamedTuple):
-    """When each block was last used, and its parent; a parent is used whenever its child is."""
-
-    last_used: dict[int, int]
-    parent: dict[int, int | None]
+Cached = tuple[dict[int, int], dict[int, int | None]]  # when each block was last used; its parent
 
 
-_SMALL_CACHES = [
-    _Cached({4: 1}, {4: None}),
-    _Cached({4: 1, 2: 1}, {4: None, 2: 4}),
-    _Cached({4: 2, 2: 1}, {4: None, 2: None}),
-    _Cached({4: 2, 2: 1, 7: 2}, {4: None, 2: 4, 7: 4}),
-    _Cached({4: 1, 2: 1, 7: 2, 5: 2, 1: 2}, {4: None, 2: 4, 7: None, 5: 7, 1: 5}),
-]
-
-
-def _random_cache(chance: random.Random) -> _Cached:
-    """Return a tree of blocks, used in random order."""
-    blocks = chance.sample(range(40), chance.randint(2, 8))
+def _random_cache(chance: random.Random) -> Cached:
+    """Return a tree of blocks, used in random order; a parent is used whenever its child is."""
+    blocks = chance.sample(range(10), chance.randint(2, 8))
     tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
     last_used: dict[int, int] = {}
     for time in range(1, chance.randint(3, 7)):
@@ -278,32 +260,29 @@ def _random_cache(chance: random.Random) -> _Cached:
         while block is not None:
             last_used[block] = time
             block = tree[block]
-    return _Cached(last_used, {block: tree[block] for block in last_used})
+    return last_used, {block: tree[block] for block in last_used}
 
 
-def _caches() -> list[_Cached]:
+def _caches() -> list[Cached]:
+    """Return caches, the smallest first."""
     chance = random.Random(2)
-    return [*_SMALL_CACHES, *(_random_cache(chance) for _ in range(60))]
+    return sorted((_random_cache(chance) for _ in range(65)), key=lambda cache: len(cache[0]))
 
 
 def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    parents = {parent[block_id] for block_id in last_used}
-    leaves = [block_id for block_id in last_used if block_id not in parents]
+    leaves = {*last_used} - {parent[block_id] for block_id in last_used}
     return min(leaves, key=last_used.__getitem__)
 
 
 def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
     """Return why the right block is evicted first."""
+    oldest = min(last_used, key=last_used.__getitem__)
     right = _oldest_leaf(last_used, parent)
-    oldest = min(last_used.values())
-    for block_id, time in last_used.items():
-        child = next((one for one in last_used if parent[one] == block_id), None)
-        if time == oldest and child is not None:
-            return (
-                f"Block {block_id} is the parent of block {child}, which is cached. "
-                f"Of the leaves, block {right} was used first: evict {right} first."
-            )
-    return f"Of the leaves, block {right} was used first: evict {right} first."
+    words = f"Of the leaves, block {right} was used first: evict {right} first."
+    for child in last_used:
+        if parent[child] == oldest:
+            return f"Block {oldest} is the parent of block {child}, which is cached. {words}"
+    return words
 
 
 @compared(
@@ -351,12 +330,9 @@ def _requests_of(answer: Any, blocks: Mapping[str, Any]) -> list[str]:
     if isinstance(answer, str):
         message = "One string is one request: put the requests into a list."
         raise Wrong(message, "a list", repr(answer))
-    is_list = isinstance(answer, Sequence)
-    if not is_list or not answer or not all(_is_request(one, blocks) for one in answer):
+    requests = list(answer) if isinstance(answer, Sequence) else []
+    are_named = [isinstance(one, str) and one and {*one} <= {*blocks} for one in requests]
+    if not requests or not all(are_named):
         message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
         raise Wrong(message, "a list of strings", repr(answer))
-    return list(answer)
-
-
-def _is_request(one: Any, blocks: Mapping[str, Any]) -> bool:
-    return isinstance(one, str) and bool(one) and set(one) <= set(blocks)
+    return requests

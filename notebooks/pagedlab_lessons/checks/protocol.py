@@ -146,7 +146,12 @@ class Wrong(Exception):
     """
 
     def __init__(
-        self, message: str, expected: Any = "", got: Any = "", *operations: str, setup: str = ""
+        self,
+        message: str,
+        expected: Any = "",
+        got: Any = "",
+        *operations: str,
+        setup: str = "",
     ) -> None:
         super().__init__(message)
         self.expected = expected
@@ -219,12 +224,12 @@ def compared(
         )
 
     def register(right: _Function) -> _Function:
-        tried = [*_with_results(right, cases, why)]
+        kept = copy.deepcopy(cases)
+        compare(right, right, kept, why)
 
         def compare_all(answer: Any) -> str:
-            for case in tried:
-                _compare_case(answer, *case)
-            return proves.replace("{}", str(len(tried)))
+            compare(answer, right, kept, why)
+            return proves.replace("{}", str(len(kept)))
 
         compare_all.__module__ = right.__module__
         called = f"Your function is called like {right.__name__}{inspect.signature(right)}."
@@ -259,10 +264,17 @@ def _judge(
     try:
         with in_time():
             missing = to_write(answer)
+            written = [each for each in methods if hasattr(answer, each) and each not in missing]
             if missing:
-                written = [method for method in methods if hasattr(answer, method)]
-                return _unfinished(name, missing, written)
-            return CheckResult("passed", function(answer), name=name)
+                message = f"Still to write: {', '.join(missing)}."
+                if not written:
+                    return CheckResult("not attempted", message, name=name)
+                message = f"Written: {', '.join(written)}. {message}"
+                return CheckResult("not finished", message, name=name)
+            found = function(answer)
+            if isinstance(found, CheckResult):  # another process has judged
+                return found
+            return CheckResult("passed", found, name=name)
     except KeyboardInterrupt:
         raise
     except NotImplementedError as error:
@@ -291,20 +303,8 @@ def _failed(name: str, wrong: Wrong) -> CheckResult:
 def _shortened(text: str, start: int = 0) -> str:
     """Return at most `MAX_TEXT` characters of a text from `start` on, and say what is left out."""
     part = text[start : start + MAX_TEXT]
-    if len(part) == len(text):
-        return text
     before = "..." if start else ""
-    after = "..." if start + MAX_TEXT < len(text) else ""
-    return f"{before}{part}{after} ({len(text):,} characters in all)"
-
-
-def _unfinished(name: str, missing: Sequence[str], methods: Sequence[str]) -> CheckResult:
-    """Return the result for an answer that still has stubs, here `missing`."""
-    written = [method for method in methods if method not in missing]
-    message = f"Still to write: {', '.join(missing)}."
-    if not written:
-        return CheckResult("not attempted", message, name=name)
-    return CheckResult("not finished", f"Written: {', '.join(written)}. {message}", name=name)
+    return text if part == text else f"{before}{part}... ({len(text):,} characters in all)"
 
 
 # Stubs --------------------------------------------------------------------------------------------
@@ -333,8 +333,7 @@ def to_write(answer: Any) -> list[str]:
 def _stubs_of_class(answer: type) -> list[str]:
     """Return the names of a class's stub methods, or its own name if it is empty."""
     members = {name: getattr(value, "fget", value) for name, value in vars(answer).items()}
-    is_empty = answer.__base__ is object and not any(map(callable, members.values()))
-    if is_empty:
+    if answer.__base__ is object and not any(map(callable, members.values())):
         return [answer.__name__]
     return [name for name, value in members.items() if _is_stub(value)]
 
@@ -345,7 +344,7 @@ def _is_stub(value: Any) -> bool:
         return False
     try:
         (written,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-    except (OSError, TypeError, SyntaxError):  # no source, or a lambda in the middle of a line
+    except (OSError, SyntaxError):  # no source, or a lambda in the middle of a line
         return False
     return isinstance(written, ast.FunctionDef) and all(map(_is_idle, written.body))
 
@@ -408,36 +407,20 @@ def compare(
     Raises:
         Wrong: For the first case in which the two differ.
     """
-    for case in _with_results(reference, cases, why):
-        _compare_case(answer, *case)
-
-
-def _with_results(
-    right: Callable[..., Any],
-    cases: Iterable[tuple[Any, ...]],
-    why: Callable[..., str] | None,
-) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
-    """Yield each case, its right result, and why that is right, if there is something to say."""
-    for case in copy.deepcopy([*cases]):
-        words = why(*copy.deepcopy(case)) if why else ""
-        yield case, right(*copy.deepcopy(case)), f"\n{words}" if words else ""
-
-
-def _compare_case(
-    answer: Callable[..., Any], case: tuple[Any, ...], expected: Any, reason: str
-) -> None:
-    """Raise `Wrong` if an answer does not return what is expected in this case."""
     name = getattr(answer, "__name__", "answer")
-    with trying(f"{name}({', '.join(map(repr, case))})", expected=expected):
-        got = answer(*copy.deepcopy(case))
-        if isinstance(expected, tuple) and isinstance(got, list):
-            got = tuple(got)  # a pair may be written as a list
-        message = f"The smallest case that differs:{reason}"
-        if got is None:
-            message = "It returns None: is a `return` missing? The smallest case that differs:"
-        elif _is_of_another_kind(expected, got):
-            message = f"It returns a value of type {type(got).__name__}. {message}"
-        agree(expected, got, message)
+    for case in cases:
+        words = why(*copy.deepcopy(case)) if why else ""
+        message = "The smallest case that differs:" + (f"\n{words}" if words else "")
+        expected = reference(*copy.deepcopy(case))
+        with trying(f"{name}({', '.join(map(repr, case))})", expected=expected):
+            got = answer(*copy.deepcopy(case))
+            if isinstance(expected, tuple) and isinstance(got, list):
+                got = tuple(got)  # a pair may be written as a list
+            if got is None:
+                message = f"It returns None: is a `return` missing? {message}"
+            elif _is_of_another_kind(expected, got):
+                message = f"It returns a value of type {type(got).__name__}. {message}"
+            agree(expected, got, message)
 
 
 def _is_of_another_kind(expected: Any, got: Any) -> bool:

@@ -1,6 +1,5 @@
 """Checks of notebook 08: blocks at the peak, attention over blocks, a repaired pool."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,10 +26,7 @@ from pagedlab_lessons.puzzles import pages_of
     "ends makes room\nfor the others.",
     [
         ([], [], 16),
-        ([1], [1], 4),
-        ([4], [1], 4),
-        ([4], [2], 4),
-        ([3], [2], 4),
+        *(([prompt], [answer], 4) for prompt in (1, 4, 3) for answer in (1, 2)),
         ([4, 4], [1, 1], 4),
         ([8, 1], [1, 9], 4),
         ([8, 1], [5, 9], 4),
@@ -89,7 +85,7 @@ _SEQUENCES = [
 
 
 @exercise
-def attend_one(answer: Callable[..., Any]) -> str:
+def attend_one(answer: Any) -> str:
     """attend(q, k_cache, v_cache, block_ids, length, scale) for one head.
 
     Causal attention of a sequence's last queries over its blocks. Unused slots hold NaN.

@@ -6,9 +6,8 @@ requests.
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from functools import partial
-from itertools import count, product
+from itertools import count, permutations, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,9 +59,7 @@ class ToyEngine:
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after every step; call what is returned to stop."""
         self._callbacks.append(callback)
-        subscription = ExitStack()
-        subscription.callback(self._callbacks.remove, callback)
-        return subscription.close
+        return partial(self._callbacks.remove, callback)
 
     def on_forward(self, callback: Callable[[Plan, Any], None]) -> Callable[[], None]:
         """Return a function that does nothing: no forward pass ever runs."""
@@ -172,6 +169,7 @@ _TWO_LARGE = [
     "arrive('sLms')",
     "step(12)",
 ]
+_SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
 
 
 def queue_trial(answer: type[Scheduler], num_blocks: int) -> Trial:
@@ -181,51 +179,22 @@ def queue_trial(answer: type[Scheduler], num_blocks: int) -> Trial:
     """
     blocks = f"{num_blocks} blocks of 4"
     yield f"LLM(scheduler={answer.__name__}), {blocks}; for 3 steps s takes 2, m 3, L 8"
-
-    class Mine(answer):  # type: ignore[misc, valid-type]
-        def next_waiting(self) -> Sequence:
-            chosen = super().next_waiting()
-            if not isinstance(chosen, Sequence):
-                message = "next_waiting returns a sequence, whether it fits or not."
-                raise Wrong(message, "one of self.waiting", chosen)
-            return chosen
-
-    mine = ToyEngine(Mine, num_blocks)
+    mine = ToyEngine(_checked(answer), num_blocks)
     right = ToyEngine(Patient, num_blocks)
     while True:
         operation = yield _QUEUE_OPERATIONS
-        before = _front_of_queue(right.scheduler)
-        got = _admitted(mine, operation)
-        expected = _admitted(right, operation)
         message = (
             f"{operation} admits other requests. The first in the queue is passed {PATIENCE} times "
-            f"at most, and only if it does not fit.\n{before}"
+            "at most, and only if it does not fit."
+        )
+        for first in [*right.scheduler.waiting][:1]:
+            passed = right.scheduler.passed  # type: ignore[attr-defined]
+            message += f"\nBefore it, {first.name} is the first and has been passed {passed} times."
+        expected, got = (
+            [sequence.name for plan in _plans(engine, operation) for sequence in plan.admitted]
+            for engine in (right, mine)
         )
         agree(expected, got, message, "admits {}".format)
-
-
-def _front_of_queue(scheduler: Any) -> str:
-    """Say which request is the first in the queue of a `Patient`, and how often it was passed."""
-    if not scheduler.waiting:
-        return "Before it, the queue is empty."
-    first = scheduler.waiting[0].name
-    return f"Before it, {first} is the first and has been passed {scheduler.passed} times."
-
-
-def _admitted(engine: ToyEngine, operation: str) -> list[str]:
-    """Carry out one of `_QUEUE_OPERATIONS`; return the requests that were admitted."""
-    verb, argument = operation.rstrip("')").split("(")
-    if verb == "arrive":
-        for kind in argument.lstrip("'"):
-            engine.add(_SIZES[kind], 3)
-        return []
-    admitted = []
-    for _ in range(int(argument or 1)):
-        admitted += [sequence.name for sequence in engine.step().admitted]
-    return admitted
-
-
-_SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
 
 
 def schedule_trial(answer: type[Scheduler], num_blocks: int, max_sequences: int) -> Trial:
@@ -234,74 +203,73 @@ def schedule_trial(answer: type[Scheduler], num_blocks: int, max_sequences: int)
     No request grows beyond its first blocks, so no request has to be preempted.
     """
     yield f"LLM(scheduler={answer.__name__}, {max_sequences=}), {num_blocks} blocks of 4"
-
-    mine = ToyEngine(answer, num_blocks, max_sequences=max_sequences)
-    right = ToyEngine(Continuous, num_blocks, max_sequences=max_sequences)
+    right, mine = (
+        ToyEngine(scheduler, num_blocks, max_sequences=max_sequences)
+        for scheduler in (Continuous, _checked(answer))
+    )
     while True:
         operation = yield _SCHEDULE_OPERATIONS
-        expected = _planned(right, operation)
-        got = _planned(mine, operation)
         message = (
             f"{operation} computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; each "
             "line is a step."
         )
+        expected, got = (
+            [_computed(plan) for plan in _plans(engine, operation)] for engine in (right, mine)
+        )
         agree(expected, got, message, "\n".join)
 
 
-def _planned(engine: ToyEngine, operation: str) -> list[str]:
-    """Carry out an operation; return a line for each step, with the tokens that it computes."""
+def _checked(answer: type[Scheduler]) -> type[Scheduler]:
+    """Return the reader's scheduler; it raises `Wrong` where it returns what it should not."""
+
+    class Checked(answer):  # type: ignore[misc, valid-type]
+        def next_waiting(self) -> Sequence:
+            chosen = super().next_waiting()
+            if not isinstance(chosen, Sequence):
+                message = "next_waiting returns a sequence, whether it fits or not."
+                raise Wrong(message, "one of self.waiting", chosen)
+            return chosen
+
+        def schedule(self) -> Plan:
+            plan = super().schedule()
+            if not isinstance(plan, Plan):
+                raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
+            for chunk in plan.chunks:
+                _check_slots(chunk)
+            return plan
+
+    return Checked
+
+
+def _plans(engine: ToyEngine, operation: str) -> list[Plan]:
+    """Carry out an operation; return the plan of each step."""
     verb, argument = operation.rstrip("')").split("(")
-    if verb == "arrive":
-        for kind in argument.lstrip("'"):
-            engine.add(_SIZES[kind], 3)
-        return []
-    return [_one_plan(engine) for _ in range(int(argument or 1))]
+    if verb == "step":
+        return [engine.step() for _ in range(int(argument or 1))]
+    for kind in argument.lstrip("'"):
+        engine.add(_SIZES[kind], 3)
+    return []
 
 
-def _one_plan(engine: ToyEngine) -> str:
-    """Run one step, and say which tokens it computes.
-
-    Raises:
-        Wrong: If `schedule` returns no plan, or a token in it has no slot.
-    """
-    schedule = engine.scheduler.schedule
-
-    def checked() -> Plan:
-        plan = schedule()
-        if not isinstance(plan, Plan):
-            raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
-        for chunk in plan.chunks:
-            _check_slots(chunk)
-        return plan
-
-    engine.scheduler.schedule = checked  # type: ignore[method-assign]
-    try:
-        chunks = engine.step().chunks
-    finally:
-        engine.scheduler.schedule = schedule  # type: ignore[method-assign]
-    tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in chunks)
+def _computed(plan: Plan) -> str:
+    """Say which tokens a plan computes."""
+    tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
     return " ".join(tokens) or "nothing"
 
 
 def _check_slots(chunk: Chunk) -> None:
-    """Check that the table ends where the chunk ends.
-
-    Raises:
-        Wrong: If the table has more slots than that, or fewer.
-    """
+    """Raise `Wrong` unless the table ends where the chunk ends."""
     name = chunk.sequence.name
     slots = chunk.sequence.table.num_tokens
-    if slots == chunk.stop:
-        return
+    message = "A token that is computed needs a slot: append to the sequence's table."
     if slots > chunk.stop:
         message = (
             f"{name}'s table has {slots} slots, but its chunk ends before token {chunk.stop}. "
             "`stop` is exclusive (the step\ncomputes start to stop - 1), and append only the "
             "tokens that have no slot yet."
         )
-    else:
-        message = "A token that is computed needs a slot: append to the sequence's table."
-    raise Wrong(message, f"{chunk.stop} slots for {name}", f"{slots} slots")
+    if slots != chunk.stop:
+        raise Wrong(message, f"{chunk.stop} slots for {name}", f"{slots} slots")
 
 
 @exercise
@@ -361,7 +329,7 @@ def _tokens_lost(sequence: Sequence) -> int:
     return sequence.table.num_tokens
 
 
-def _victim_if_computed(policy: type[Scheduler], *computed: int) -> Any:
+def _victim_of(policy: type[Scheduler], *computed: int) -> Any:
     """Return which of the running sequences a policy preempts.
 
     Args:
@@ -379,23 +347,16 @@ def _victim_if_computed(policy: type[Scheduler], *computed: int) -> Any:
 
 
 def _why_victim(*computed: int) -> str:
-    """Return why this request is the victim, a sentence a line.
-
-    Args:
-        computed: tokens computed of each request, in the order of their arrival.
-    """
-    younger = list(enumerate(computed))[1:]
+    """Return why this request is the victim, given the tokens computed of each."""
+    younger = [*enumerate(computed)][1:]
     lines = [
         f"r{number} holds no block: preempting it frees nothing."
         for number, tokens in younger
         if not tokens
     ]
     holding = [f"r{number} {tokens}" for number, tokens in younger if tokens]
-    if holding:
-        lines.append(f"Computed tokens of the others that hold blocks: {', '.join(holding)}.")
-    else:
-        lines.append("No other request holds a block, so the oldest is left: r0.")
-    return "\n".join(lines)
+    others = ", ".join(holding) or "none, so the oldest is left"
+    return "\n".join([*lines, f"Computed tokens of the others that hold blocks: {others}."])
 
 
 @exercise
@@ -407,22 +368,11 @@ def victim(answer: type[Scheduler]) -> str:
     _check_subclass(answer)
 
     def victim_if_computed(*computed: int) -> Any:
-        return _victim_if_computed(answer, *computed)
+        return _victim_of(answer, *computed)
 
-    cases = [
-        (5,),
-        (5, 3),
-        (3, 5),
-        (2, 9, 4),
-        (2, 4, 9),
-        (5, 2, 3),
-        (1, 6, 6),
-        (7, 0, 5),
-        (2, 0, 8, 3),
-        (9, 0),
-        (30, 8, 12, 8, 40),
-    ]
-    compare(victim_if_computed, partial(_victim_if_computed, Cheapest), cases, _why_victim)
+    tokens = [case for n in (1, 2, 3) for case in permutations((5, 2, 3, 9, 0), n) if case[0]]
+    cases = [*tokens, (1, 6, 6), (30, 8, 12, 8, 40)]
+    compare(victim_if_computed, partial(_victim_of, Cheapest), cases, _why_victim)
     return (
         "The oldest request is never preempted, so one always finishes; of the others the one is "
         "preempted\nwhose work is the cheapest to do again."
@@ -433,19 +383,12 @@ def victim(answer: type[Scheduler]) -> str:
 _SWAP_CASES = [
     (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
     (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
-    (1, 1000, 1e9, 1e6, 1e12),
-    (1, 1000, 2e9, 1e6, 1e12),
-    (1, 1000, 0.5e9, 1e6, 1e12),
-    (100, 1500, 1e9, 1e6, 1e12),
-    (100, 700, 1e9, 1e6, 1e12),
-    (100, 1500, 1e9, 2e6, 1e12),
-    (100, 1000, 1e9, 1e6, 0.7e12),
-    (100, 1000, 1e9, 1e6, 1.5e12),
+    *product((1, 100), (1000, 1500, 700), (1e9, 2e9, 0.5e9), (1e6, 2e6), (1e12, 1.5e12)),
 ]
 
 
 @exercise
-def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) -> str:
+def swap_or_recompute(answer: Any) -> str:
     """swap_or_recompute(tokens, kv_bytes, bandwidth, parameters, flops): "swap" or "recompute".
 
     The shorter one of: moving the KV of these tokens out and back, or their forward pass again.
@@ -470,43 +413,27 @@ def swap_or_recompute(answer: Callable[[int, int, float, float, float], str]) ->
 
 
 def _why_preempt(held: list[int], free: int, block_size: int) -> str:
-    """Return which sequences need a new block, a line for each, and how many blocks are free."""
-    if not held:
-        return "No sequence is running, so no block is needed."
+    """Return which sequences, of so many tokens, need a new block; and how many blocks are free."""
     lines = []
-    needed = 0
     for tokens in held:
         left = -tokens % block_size
+        slots = f"{left} slots are left" if left > 1 else f"{left or 'no'} slot is left"
+        new = "no new block" if left else "a new block"
         unit = "token" if tokens == 1 else "tokens"
-        stored = f"{tokens} {unit} in blocks of {block_size}"
-        if left:
-            slots = "1 slot is left" if left == 1 else f"{left} slots are left"
-            lines.append(f"{stored}: {slots}, so no new block.")
-        else:
-            needed += 1
-            lines.append(f"{stored}: no slot is left, so a new block.")
-    lines.append(f"New blocks: {needed}. Free blocks: {free}.")
-    return "\n".join(lines)
+        lines.append(f"{tokens} {unit} in blocks of {block_size}: {slots}, so {new}.")
+    needed = sum(tokens % block_size == 0 for tokens in held)
+    return "\n".join([*lines, f"New blocks: {needed}. Free blocks: {free}."])
 
 
 @compared(
     "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
     "more, and no other does.",
     [
-        *(([tokens], 0, 4) for tokens in (1, 3, 4, 5, 7, 8, 9, 0)),
-        *(
-            ([*pair], free, 4)
-            for pair in product((1, 3, 4, 5, 7, 8, 9), repeat=2)
-            for free in (0, 1, 2)
-        ),
-        *(
-            ([tokens], 0, size)
-            for size in (1, 2, 16)
-            for tokens in (1, size, size + 1, 2 * size - 1, 2 * size)
-        ),
-        ([], 0, 4),
-        ([16, 32, 48, 15, 17], 2, 16),
-        ([16, 32, 48, 15, 17], 3, 16),
+        ([*held], free, size)
+        for size in (4, 1, 2, 16)
+        for n in (1, 2, 0)
+        for held in product((1, size - 1, size, size + 1, 2 * size, 0), repeat=n)
+        for free in range(3)
     ],
     why=_why_preempt,
 )

@@ -18,17 +18,22 @@ from math import inf
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
 from pagedlab_lessons.checks.protocol import Wrong, exercise, first_wrong, say, shape, trying
 from pagedlab_lessons.checks.tensors import check_shapes, normal
 
-State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+State = tuple[Tensor, Tensor, Tensor]
 
 
 def online_step(
-    m: torch.Tensor, total: torch.Tensor, out: torch.Tensor, scores: torch.Tensor, v: torch.Tensor
+    m: Tensor,
+    total: Tensor,
+    out: Tensor,
+    scores: Tensor,
+    v: Tensor,
 ) -> State:
     """Return the state after one more block.
 
@@ -61,7 +66,7 @@ def merge_states(a: State, b: State) -> State:
     return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b
 
 
-def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
     """Return q k^T, with the heads of a group as the rows of one product.
 
     Args:
@@ -96,9 +101,15 @@ class _Allocations(TorchDispatchMode):
     def __init__(self, args: Sequence[Any]) -> None:
         super().__init__()
         self.largest = 0
-        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
 
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        op: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         made = op(*args, **(kwargs or {}))
         # A view, also an expanded one, has the storage of the tensor that it shows.
         if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in self._given:
@@ -109,8 +120,8 @@ class _Allocations(TorchDispatchMode):
 
 # Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` is
 # masked out.
-_NONE: list[float] = [-inf, -inf]
-_ROWS: list[tuple[list[float], list[float]]] = [
+_NONE = [-inf, -inf]
+_ROWS: list[Any] = [
     ([1, 3], [2, 0]),
     ([1, 3], [5, 4]),
     ([2, 2], [2, 1]),
@@ -122,82 +133,72 @@ _ROWS: list[tuple[list[float], list[float]]] = [
     (_NONE, [-1000, -1001]),
     (_NONE, _NONE),
 ]
-_PAIRS: list[list[list[list[float]]]] = [
+_PAIRS = [
     *([[first], [second]] for first, second in _ROWS),
-    [[[1, 2], _NONE], [[3, -inf], [0, 1]]],
-    [[[1, 2], _NONE, [7, 7]], [[3, 0], [0, 1], _NONE]],
+    [[[1, 2], _NONE, [7, 7]], [[3, -inf], [0, 1], _NONE]],
 ]
 
-Block = tuple[torch.Tensor, torch.Tensor]  # scores and values
+Block = tuple[Tensor, Tensor]  # scores and values
 
 
-def _before(scores: torch.Tensor, v: torch.Tensor) -> State:
+def _before(scores: Tensor, v: Tensor) -> State:
     """Return the state before the first block, which has these shapes."""
-    m = scores[..., :1].new_full((*scores.shape[:-1], 1), -inf)
-    return m, m.new_zeros(m.shape), m.new_zeros(*m.shape[:-1], v.shape[-1])
+    m = torch.full_like(scores[..., :1], -inf)
+    return m, torch.zeros_like(m), torch.zeros_like(scores @ v)
 
 
-def _blocks(scores: list[list[list[float]]]) -> list[Block]:
+def _blocks(scores: list[Any]) -> list[Block]:
     """Return blocks of two keys with these scores, each block with other values."""
     v = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     return [(torch.tensor(block, dtype=torch.float64), v * i) for i, block in enumerate(scores, 1)]
 
 
 def _random_blocks() -> list[list[Block]]:
-    """Return walks over larger blocks: of one head, of two, and of groups of heads."""
+    """Return walks over larger blocks: of one head, and of groups of heads."""
     randn = normal()
-    walks = []
-    for rows, heads in [((3,), ()), ((2, 3), (2,)), ((2, 4, 3), (2, 1))]:
-        walks.append([(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)])
-    return walks
+    return [
+        [(randn(*rows, keys) * 10, randn(*heads, keys, 6)) for keys in (5, 1, 8)]
+        for rows, heads in (((3,), ()), ((2, 4, 3), (2, 1)))
+    ]
 
 
-def _say_state(state: Sequence[Any]) -> str:
+def _say_state(state: State) -> str:
     named = zip(("m", "total", "out"), state, strict=True)
     return ", ".join(f"{name} {say(x)}" for name, x in named)
+
+
+def _say_tensor(x: Tensor) -> str:
+    return say(x) if x.numel() <= 6 else f"a tensor {shape(x)}"
 
 
 def _check_state(expected: State, got: Any) -> None:
     """Raise `Wrong` unless `got` is this state, within one part in 10^5, as fp32 gives it."""
     check_shapes(shape(expected), got, "m, total and out have other shapes.")
+    m, total, out = expected
+    message = ""
     for name, right, yours in zip(("m", "total", "out"), expected, got, strict=True):
-        at = first_wrong(right, yours, 1e-5)
-        if not at:
-            continue
-        message = f"{name} differs after the last of these:"
-        if name == "out" and not first_wrong(right / expected[1], yours, 1e-5):
-            message = (
-                "out is divided by total already. Return the sum as it is: it is divided once, at "
-                "the end."
-            )
-        if right.numel() > 4:
-            number = f"{name}{at} = {right[tuple(at)]:.5g}"
-            raise Wrong(message, number, f"{yours[tuple(at)]:.5g}")
+        if not message and first_wrong(right, yours, 1e-5):
+            message = f"{name} differs after the last of these:"
+            if name == "out" and not first_wrong(out / total, yours, 1e-5):
+                message = (
+                    "out is divided by total already. Return the sum as it is: it is divided once, "
+                    "at the end."
+                )
+    if _are_close((m + total.log(), total / total, out / total), got):
+        message = message and (
+            "This is an equivalent state, the one that kernels store: (log-sum-exp, 1, out / "
+            "total). Here return m, total and out as they are, not divided:"
+        )
+    if message:
         raise Wrong(message, _say_state(expected), _say_state(got))
 
 
-def _say_tensor(x: torch.Tensor) -> str:
-    return say(x) if x.numel() <= 6 else f"a tensor {shape(x)}"
-
-
-def _check_not_normalised(expected: State, got: Any) -> None:
-    """Raise `Wrong` with its own message for the equivalent state (log-sum-exp, 1, out / total)."""
-    m, total, out = expected
-    if shape(expected) != shape(got) or not bool((total > 0).all()):
-        return
-    normalised = m + total.log(), total / total, out / total
-    alike = all(not first_wrong(a, b, 1e-5) for a, b in zip(normalised, got, strict=True))
-    if alike and first_wrong(m, got[0], 1e-5):
-        raise Wrong(
-            "This is an equivalent state, the one that kernels store: (log-sum-exp, 1, out / "
-            "total). Here return m, total and out as they are, not divided:",
-            _say_state(expected),
-            _say_state(got),
-        )
+def _are_close(expected: State, got: State) -> bool:
+    return not any(map(first_wrong, expected, got, [1e-5] * 3))
 
 
 @exercise
-def softmax_step(answer: Callable[..., Any]) -> str:
+def softmax_step(answer: Any) -> str:
     """step(m, total, out, scores, v): the state of online softmax after one more block."""
     small = [_PAIRS[0][:1], *_PAIRS, [[[1.0, 3.0]], [_NONE], [[2.0, 4.0]]]]
     for blocks in [*map(_blocks, small), *_random_blocks()]:
@@ -215,33 +216,23 @@ def softmax_step(answer: Callable[..., Any]) -> str:
 
 
 @exercise
-def merge_halves(answer: Callable[..., Any]) -> str:
+def merge_halves(answer: Any) -> str:
     """merge(a, b): two states over different blocks as one."""
     for pair in _PAIRS:
         a, b = (online_step(*_before(*block), *block) for block in _blocks(pair))
         with trying(f"a = ({_say_state(a)})", f"b = ({_say_state(b)})", "merge(a, b)"):
-            expected, got = merge_states(a, b), answer(*deepcopy((a, b)))
-            _check_not_normalised(expected, got)
-            _check_state(expected, got)
+            _check_state(merge_states(a, b), answer(*deepcopy((a, b))))
     return (
         "Right for any cut, in either order, with an empty half too. Keep it: it is the split-KV "
         "of notebook 07."
     )
 
 
-_HEADS = [  # query heads, KV heads, queries
-    (2, 1, 1),
-    (4, 2, 1),
-    (6, 3, 1),
-    (4, 4, 1),
-    (4, 2, 3),
-    (14, 2, 2),
-    (28, 4, 5),
-]
+_HEADS = [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (28, 4, 5)]  # Hq, Hkv, queries
 
 
 @exercise
-def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
+def shared_heads(answer: Any) -> str:
     """scores(q, k): scores of query heads that share KV heads.
 
     Shapes: q [n, Hq, D], k [L, Hkv, D] and the scores [Hkv, Hq / Hkv, n, L]. The keys must not be
@@ -258,44 +249,38 @@ def shared_heads(answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> str:
             # Another head's score is further off than bf16 rounds.
             at = first_wrong(expected, got, 0.02)
             if at:
-                raise _wrong_score(q, k, expected, got, at)
+                message = _dealt_out_in_turn(q, k, got) + _which_score(q, k, at)
+                scores = [f"{x[tuple(at)]:.5g}" for x in (expected, got)]
+                raise Wrong(message, *scores)
     _check_memory(answer, randn(1, 8, 16), randn(32, 2, 16))
     return (
         "Each query head meets its own KV head, in groups of neighbours, and nothing is repeated."
     )
 
 
-def _wrong_score(
-    q: torch.Tensor, k: torch.Tensor, expected: torch.Tensor, got: torch.Tensor, at: list[int]
-) -> Wrong:
-    """Return what to say of the first wrong score: which one it is, and the head that was read."""
+def _which_score(q: Tensor, k: Tensor, at: list[int]) -> str:
+    """Return which score is at these indices."""
     kv_head, g, query, key = at
     head = kv_head * (q.shape[1] // k.shape[1]) + g
-    score = got[tuple(at)]
-    same = ((k[key] @ q[query, head] - score).abs() < 1e-3).nonzero()
-    read = f", the score with KV head {int(same[0])}" if len(same) else ""
-    message = f"The score of query {query}, head {head}, with key {key} of KV head {kv_head}:"
-    if len(same):
-        message = f"Query heads that share a KV head are neighbours. {message}"
-    if _dealt_out_in_turn(q, k, got):
-        message = (
-            "Your KV heads get the query heads dealt out in turn: head 0 to KV head 0, head 1 to "
-            f"KV head 1, and so on. {message}"
-        )
-    return Wrong(message, f"{at} = {expected[tuple(at)]:.5g}", f"{score:.5g}{read}")
+    return f"The score of query {query}, head {head}, with key {key} of KV head {kv_head}:"
 
 
-def _dealt_out_in_turn(q: torch.Tensor, k: torch.Tensor, got: torch.Tensor) -> bool:
-    """Return whether query head h was multiplied with KV head h % Hkv, in either order of rows."""
+def _dealt_out_in_turn(q: Tensor, k: Tensor, got: Tensor) -> str:
+    """Say so if query head h was multiplied with KV head h % Hkv, in either order of rows."""
     kv_heads = k.shape[1]
     group = q.shape[1] // kv_heads
     scores = torch.einsum("nhd,lhd->hnl", q, k.repeat(1, group, 1))  # a row for each query head
     by_query_head = scores.unflatten(0, (kv_heads, group))
     by_kv_head = scores.unflatten(0, (group, kv_heads)).transpose(0, 1)
-    return any(not first_wrong(rows, got, 0.02) for rows in (by_query_head, by_kv_head))
+    if all(first_wrong(rows, got, 0.02) for rows in (by_query_head, by_kv_head)):
+        return ""
+    return (
+        "Your KV heads get the query heads dealt out in turn: head 0 to KV head 0, head 1 to KV "
+        "head 1, and so on. Query heads that share a KV head are neighbours. "
+    )
 
 
-def _check_memory(answer: Callable[..., Any], q: torch.Tensor, k: torch.Tensor) -> None:
+def _check_memory(answer: Any, q: Tensor, k: Tensor) -> None:
     """Raise `Wrong` if the keys are repeated in memory for each query head."""
     # Without a limit of steps: torch imports a lot for it.
     _, largest = largest_tensor(answer, q, k)

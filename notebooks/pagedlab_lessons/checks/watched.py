@@ -2,8 +2,7 @@
 
 A wrong kernel gets a message that names its mistake where possible: a load or store outside of a
 tensor, an element of the output that no program or several programs store, NaN from a slot without
-a token, or numbers that a known mistake gives. Where Triton compiles, the check runs in a process
-of its own. Triton is imported when the first kernel is checked.
+a token, or numbers that a known mistake gives.
 """
 
 from __future__ import annotations
@@ -13,32 +12,29 @@ import inspect
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
-from pagedlab_lessons.checks.protocol import Wrong, compare, exercise, first_wrong, say
+from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab_lessons.checks.protocol import Check, Wrong, compare, exercise, first_wrong, say
+from pagedlab_lessons.fence import Memory, Outside
+from pagedlab_lessons.puzzles import PUZZLES, splits_for
 from pagedlab_lessons.readers_code import bounded, explain, text_of
+from pagedlab_lessons.tracer import interpreted
 
-if TYPE_CHECKING:
-    import torch
-
-    from pagedlab_lessons.fence import Access, Memory, Outside
-
-    Numbers = dict[str, torch.Tensor]
-
-Cases = dict[str, dict[str, Any]]  # what a case can show -> the arguments that make it
-Mistake = Callable[[Any], Any]  # from a puzzle's arguments to a wrong kernel's outputs
-Mistakes = dict[str, Mistake]  # by message
+Case = dict[str, Any]  # arguments of a puzzle's `given`
+Cases = dict[str, Case]  # by what a case can show
+Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
+Numbers = dict[str, torch.Tensor]  # outputs by name
 
 # Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
 FAR = (1 << 27) + 12_345
 EMPTY_SPLIT = "A split without keys divides 0 by 0, and NaN weighed with 0 is NaN."  # a mistake
-MAX_STEPS = 100_000  # of the kernels of a launch in the interpreter
 TOLERANCE = 2e-5  # relative and absolute, of fp32 numbers
 SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
     (1, 8, 16_384, 132),
@@ -54,23 +50,29 @@ SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
 ]
 
 
+def exercise_of_kernels(function: Callable[[Any], str]) -> Check:
+    """Register a check of kernels. Where Triton compiles, it runs in a process that interprets."""
+
+    @wraps(function)
+    def run(answer: Any) -> Any:
+        if INTERPRETED:
+            return function(answer)
+        return interpreted(f"pagedlab_lessons.checks:check.{function.__name__}", answer)
+
+    return exercise(run)
+
+
 def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
     """Register the check of a puzzle.
 
     Args:
-        name: of the check and of the puzzle in lessons.puzzles.
+        name: of the check and of the puzzle.
         cases: launches to try, small ones first.
         mistakes: known mistakes.
         proves: what a right kernel does.
     """
 
     def run(answer: Any) -> str:
-        from pagedlab.kernels.runtime import INTERPRETED
-        from pagedlab_lessons.puzzles import splits_for
-        from pagedlab_lessons.tracer import interpreted
-
-        if not INTERPRETED:
-            return verdict(interpreted(f"pagedlab_lessons.checks:check.{name}", answer))
         if name == "split":
             compare(answer["my_splits"], splits_for, SPLIT_CASES)
         _check_decorators(answer)
@@ -79,7 +81,7 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
 
     run.__name__ = name
     run.__doc__ = f"The kernel of puzzle {name!r} in notebook 07."
-    exercise(run)
+    exercise_of_kernels(run)
 
 
 def try_cases(cases: Cases, judge: Callable[..., None]) -> None:
@@ -92,15 +94,13 @@ def try_cases(cases: Cases, judge: Callable[..., None]) -> None:
             raise
 
 
-def verdict(result: Any) -> str:
-    """Return what a result from another process proves, or raise what it found."""
-    if result.status == "passed":
-        return result.message
-    raise Wrong(result.message, result.expected, result.got, *result.operations, setup=result.setup)
-
-
 def _try(
-    name: str, answer: Any, mistakes: Mistakes, far: bool = False, splits: int = 0, **case: Any
+    name: str,
+    answer: Any,
+    mistakes: Mistakes,
+    far: bool = False,
+    splits: int = 0,
+    **case: Any,
 ) -> None:
     """Launch a puzzle's kernel once and judge what it did.
 
@@ -108,67 +108,44 @@ def _try(
         name: of the puzzle.
         answer: the reader's kernel, or the parts of puzzle 7.
         mistakes: known mistakes.
-        far: add `FAR` to all page ids.
+        far: whether all page ids are large.
         splits: of each sequence in puzzle 7.
         case: arguments of the puzzle's `given`.
-
-    Raises:
-        Wrong: If the kernel does anything wrong.
     """
-    from pagedlab_lessons.fence import Memory
-    from pagedlab_lessons.puzzles import PUZZLES
-
-    puzzle = PUZZLES[name]
     memory = Memory()
-    given = puzzle.given(**case)
-    expected = puzzle.expected(given)
-    fenced = _fenced(memory, given, far)
+    given = PUZZLES[name].given(**case)
+    expected = PUZZLES[name].expected(given)
+    fenced = put_far(memory, given) if far else memory.put_all(given)
     options: dict[str, Any] = {}
     if splits:
-
-        def put(label: str, x: torch.Tensor) -> torch.Tensor:
-            return memory.put(label, x.fill_(math.nan))
-
-        options = {"splits": splits, "put": put}
-    run_watched(memory, lambda: puzzle.launch(answer, fenced, **options), answer, expected)
+        options = {"splits": splits, "put": lambda label, x: memory.put(label, x.fill_(math.nan))}
+    launch = partial(PUZZLES[name].launch, answer, fenced, **options)
+    run_watched(memory, launch, answer, 100_000)
     # what puzzle 7 writes between its two kernels
     between = {label: x for label, x in memory.tensors.items() if label not in given}
     check_stores(memory, between | expected)
-    got = {out: fenced[out] for out in expected}
-    judged = Judged(memory, given, expected, got, once=name in ("grouped", "split"))
-    check_numbers(judged, mistakes)
+    check_numbers(memory, given, expected, fenced, mistakes)
 
 
-def _fenced(memory: Memory, given: dict[str, Any], far: bool) -> dict[str, Any]:
-    """Put a kernel's arguments into watched memory, with page ids that are large if `far`."""
-    if not far:
-        return memory.put_all(given)
+def put_far(memory: Memory, given: dict[str, Any]) -> dict[str, Any]:
+    """Put a kernel's arguments into watched memory, with page ids that are larger by `FAR`."""
     table = "tables" if "tables" in given else "table"
     offset = FAR * given["k_cache"][0].numel()
     return memory.put_all(given | {table: given[table] + FAR}, k_cache=offset, v_cache=offset)
 
 
-def run_watched(
-    memory: Memory,
-    launch: Callable[[], object],
-    answer: Any,
-    expected: Numbers,
-    max_steps: int = MAX_STEPS,
-) -> None:
+def run_watched(memory: Memory, launch: Callable[[], object], answer: Any, max_steps: int) -> None:
     """Launch kernels and watch them.
 
     Args:
         memory: the fenced tensors.
         launch: launches the reader's kernels on them.
         answer: the reader's kernel, or several by name.
-        expected: the right outputs.
         max_steps: after which the kernels count as endless.
 
     Raises:
         Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
     """
-    from pagedlab_lessons.fence import Outside
-
     try:
         with bounded(max_steps):
             memory.run(launch)
@@ -179,79 +156,89 @@ def run_watched(
     except BaseException as error:  # exit() and its kin too
         cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
         message = _beginners_mistake(answer, cause) or "Your kernel raises an error."
-        raise Wrong(message, _first(expected), explain(cause)) from None
+        raise Wrong(message, "no error", explain(cause)) from None
 
 
-@dataclass
-class Judged:
-    """The arguments of a launch and the tensors that it computed.
+def check_numbers(
+    memory: Memory,
+    given: dict[str, Any],
+    expected: Numbers,
+    got: Numbers,
+    mistakes: Mistakes,
+    hint: str = "",
+) -> None:
+    """Raise `Wrong` unless the outputs are right and grouped kernels load each key once.
 
     Args:
-        memory: the fenced tensors.
+        memory: of the launch.
         given: the puzzle's arguments.
         expected: the right outputs.
-        got: the outputs.
-        once: whether each key has to be loaded by one program.
-    """
-
-    memory: Memory
-    given: dict[str, Any]
-    expected: Numbers
-    got: Numbers
-    once: bool
-
-
-def check_numbers(judged: Judged, mistakes: Mistakes, hint: str = "") -> None:
-    """Raise `Wrong` unless the outputs are right and keys are loaded once, if they have to be.
-
-    Args:
-        judged: the launch.
+        got: the outputs, and maybe more.
         mistakes: known mistakes.
         hint: the message if the outputs are wrong and no known mistake gives them.
     """
-    expected = judged.expected
-    got = judged.got
-    wrong = _first_difference(expected, got)
+    wrong = [
+        (out, at) for out, x in expected.items() if (at := first_wrong(x, got[out], TOLERANCE))
+    ]
     message = ""
+    nan = any(got[out].isnan().any() for out in expected)
+    unwritten = [name for name in memory.loads if nan and _loads_unwritten(memory, name)]
     if wrong:
-        if _nan_was_loaded(got, judged.memory):
-            # NaN comes from memory, so it does not show that 0 was divided by 0.
-            mistakes = {name: mistake for name, mistake in mistakes.items() if name != EMPTY_SPLIT}
-        message = _known_mistake(judged.given, expected, got, mistakes) or hint
-    if not message and judged.once:
-        _check_loads(judged.memory, judged.given["k_cache"].shape)
+        message = hint
+        for name, mistake in mistakes.items():
+            # NaN from memory does not show that 0 was divided by 0.
+            if not (unwritten and name == EMPTY_SPLIT) and _gives(mistake, given, expected, got):
+                message = name
+                break
+    if not message and "ROWS" in given:
+        _check_loads(memory, given["k_cache"].shape)
     if not wrong:
         return
+    out, (*row, column) = wrong[0]
     # eight numbers of the row in which the first wrong number is
-    first = wrong.column // 8 * 8
-    part = slice(first, first + 8)
-    columns = f"{first or ''}:{part.stop}"
-    where = f"{wrong.out}[{', '.join([*map(str, wrong.row), columns])}]"
-    rows = [x[wrong.out][wrong.row][part] for x in (expected, got)]
-    message = message or _unnamed(got, judged.memory)
-    raise Wrong(message, say(rows[0]), say(rows[1]), where)
+    first = column // 8 * 8
+    columns = f"{first or ''}:{first + 8}"
+    where = f"{out}[{', '.join([*map(str, row), columns])}]"
+    rows = [say(x[out][tuple(row)][first : first + 8]) for x in (expected, got)]
+    raise Wrong(message or _unnamed(nan, unwritten), *rows, where)
 
 
-class _Place(NamedTuple):
-    """Where a number is: the output, the indices of its row, and its index in the row."""
-
-    out: str
-    row: tuple[int, ...]
-    column: int
-
-
-def _first_difference(expected: Numbers, got: Numbers) -> _Place | None:
-    for out, right in expected.items():
-        at = first_wrong(right, got[out], within=TOLERANCE)
-        if at:
-            return _Place(out, tuple(at[:-1]), at[-1])
-    return None
+def _gives(
+    mistake: Callable[[Any], Any], given: dict[str, Any], expected: Numbers, got: Numbers
+) -> bool:
+    """Return whether a mistake gives exactly these outputs."""
+    computed = mistake(SimpleNamespace(**given))
+    outputs = computed if isinstance(computed, tuple) else (computed,)
+    pairs = zip((got[out] for out in expected), outputs, strict=True)
+    return all(x.isclose(y, rtol=1e-4, atol=1e-5, equal_nan=True).all() for x, y in pairs)
 
 
-def _first(expected: Numbers) -> str:
-    """Return the first number of each output, in words."""
-    return "; ".join(
-        f"{out}{_index(x.shape, 0)} = {say(x.flatten()[0])}" for out, x in expected.items()
+def _loads_unwritten(memory: Memory, name: str) -> bool:
+    """Return whether a program loaded an element of a tensor that no program has stored."""
+    unwritten = memory.unwritten[name].copy()
+    for store in memory.stores[name]:
+        unwritten[store.elements] = False
+    return any(unwritten[load.elements].any() for load in memory.loads[name])
+
+
+def _unnamed(nan: bool, unwritten: list[str]) -> str:
+    """Return what to say of wrong numbers that no known mistake gives.
+
+    Args:
+        nan: whether NaN came out.
+        unwritten: tensors of which elements were loaded that nothing has written.
+    """
+    if not nan:
+        return "It computes something else. The first row that differs:"
+    if unwritten:
+        return (
+            f"NaN comes out: elements of {unwritten[0]} were loaded that nothing has written. "
+            "0 x NaN is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
+            "other=0.0."
+        )
+    return (
+        "NaN comes out of the arithmetic: no load read an unwritten element. Look for 0 / 0, "
+        "for\n0 x infinity, and for minus infinity subtracted from itself or used as a weight."
     )
 
 
@@ -277,26 +264,22 @@ def _reach(error: Outside) -> str:
             "It loads outside of the table: position p is in page table[p // SIZE], and a mask "
             "keeps the rest out."
         )
-    if error.element < 0:
-        return f"It {error.verb}s before the start of {error.name}: look at the address."
-    if error.element > 4 * error.size:
-        return f"It {error.verb}s far outside of {error.name}: look at the address."
-    if error.name in ("k_cache", "v_cache"):
-        return (
-            f"It {error.verb}s outside of {error.name}: is the mask missing, or the place in the "
-            "page, p % SIZE?"
-        )
-    return f"It {error.verb}s outside of {error.name}: a mask has to keep that out."
+    reason = "a mask has to keep that out."
+    if not 0 <= error.element <= 4 * error.size:
+        reason = "look at the address."
+    elif error.name in ("k_cache", "v_cache"):
+        reason = "is the mask missing, or the place in the page, p % SIZE?"
+    return f"It {error.verb}s outside of {error.name}: {reason}"
 
 
-def _index(shape: Sequence[int], element: int) -> list[int]:
+def _at(shape: Sequence[int], element: int) -> list[int]:
     """Return the indices of an element that is given by its place in the flat tensor."""
     return [int(place) for place in np.unravel_index(element, shape)]
 
 
-def _programs(accesses: Sequence[Access]) -> Mapping[int, list[Any]]:
+def _programs(accesses: list[Any]) -> dict[int, list[Any]]:
     """Return the programs that load or store each element, in their order."""
-    programs: defaultdict[int, list[Any]] = defaultdict(list)
+    programs = defaultdict[int, list[Any]](list)
     for access in accesses:
         for element in access.elements.tolist():
             if access.program not in programs[element]:
@@ -314,78 +297,25 @@ def check_stores(memory: Memory, expected: Numbers) -> None:
                     f"Two programs store the same element of {out}. Each has its own share: its "
                     "number says\nwhich one, and a mask keeps it from its neighbour's."
                 )
-                one = f"one program stores {out}{_index(numbers.shape, element)}"
+                one = f"one program stores {out}{_at(numbers.shape, element)}"
                 raise Wrong(message, one, f"programs {storing[0]} and {storing[1]} both do")
-        for element in range(numbers.numel()):
-            if element not in programs:
-                every = f"all {numbers.numel()} elements of {out} stored"
-                missing = f"{out}{_index(numbers.shape, element)}"
-                some = f"{len(programs)} are; no program stores {missing}"
-                raise Wrong(f"Not all of {out} is written.", every, some)
+        missing = sorted({*range(numbers.numel())} - {*programs})
+        if missing:
+            every = f"all {numbers.numel()} elements of {out} stored"
+            none = f"no program stores {out}{_at(numbers.shape, missing[0])}"
+            raise Wrong(f"Not all of {out} is written.", every, f"{len(programs)} are; {none}")
 
 
 def _check_loads(memory: Memory, shape: Sequence[int]) -> None:
     """Raise `Wrong` if several programs load the same element of the keys."""
-    programs = _programs(memory.loads["k_cache"])
-    element = max(programs, key=lambda element: len(programs[element]), default=0)
-    times = len(programs.get(element, ()))
-    if times > 1:
-        message = (
-            "Several programs load the same keys. Each has its own: those of its KV head, and of "
-            "its split."
-        )
-        some = f"{times} of them load k_cache{_index(shape, element)}"
-        raise Wrong(message, "one program for each element of the keys", some)
-
-
-def _known_mistake(
-    given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes
-) -> str:
-    """Return the message of the mistake that gives exactly these numbers, "" if none does."""
-    for message, mistake in mistakes.items():
-        computed = mistake(SimpleNamespace(**given))
-        if not isinstance(computed, tuple):
-            computed = (computed,)
-        by_name = dict(zip(expected, computed, strict=True))
-        if all(_close(got[out], numbers) for out, numbers in by_name.items()):
-            return message
-    return ""
-
-
-def _close(got: torch.Tensor, numbers: torch.Tensor) -> bool:
-    return bool(got.isclose(numbers, rtol=1e-4, atol=1e-5, equal_nan=True).all())
-
-
-def _nan_was_loaded(got: Numbers, memory: Memory) -> str:
-    """Return the tensor of which unwritten elements were loaded, if NaN came out; else ""."""
-    if any(x.isnan().any() for x in got.values()):
-        return next((name for name in memory.loads if _loads_unwritten(memory, name)), "")
-    return ""
-
-
-def _unnamed(got: Numbers, memory: Memory) -> str:
-    """Return what to say of wrong numbers that no known mistake gives."""
-    if not any(x.isnan().any() for x in got.values()):
-        return "It computes something else. The first row that differs:"
-    name = _nan_was_loaded(got, memory)
-    if name:
-        return (
-            f"NaN comes out: elements of {name} were loaded that nothing has written. 0 x NaN "
-            "is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
-            "other=0.0."
-        )
-    return (
-        "NaN comes out of the arithmetic: no load read an unwritten element. Look for 0 / 0, "
-        "for\n0 x infinity, and for minus infinity subtracted from itself or used as a weight."
-    )
-
-
-def _loads_unwritten(memory: Memory, name: str) -> bool:
-    """Return whether a program loaded an element of a tensor that no program has stored."""
-    unwritten = memory.unwritten[name].copy()
-    for store in memory.stores[name]:
-        unwritten[store.elements] = False
-    return any(unwritten[load.elements].any() for load in memory.loads[name])
+    for element, programs in _programs(memory.loads["k_cache"]).items():
+        if len(programs) > 1:
+            message = (
+                "Several programs load the same keys. Each has its own: those of its KV head, and "
+                "of its split."
+            )
+            some = f"{len(programs)} of them load k_cache{_at(shape, element)}"
+            raise Wrong(message, "one program for each element of the keys", some)
 
 
 # What a PyTorch user writes first -----------------------------------------------------------------
@@ -416,7 +346,7 @@ def _beginners_mistake(answer: Any, error: BaseException) -> str:
             "Use a tile of constant size, and mask the elements past the end."
         )
     for part in _parts(answer).values():
-        source = _source(getattr(part, "fn", part))
+        source = _source(part)
         name = _indexed_parameter(source)
         if name:
             return (
@@ -431,22 +361,17 @@ def _beginners_mistake(answer: Any, error: BaseException) -> str:
     return ""
 
 
-def _source(function: Callable[..., Any]) -> str:
-    """Return a function's source, "" if there is none."""
+def _source(part: Any) -> str:
+    """Return a function's or kernel's source, "" if there is none."""
     try:
-        return textwrap.dedent(inspect.getsource(function))
+        return textwrap.dedent(inspect.getsource(getattr(part, "fn", part)))
     except (OSError, TypeError):
         return ""
 
 
 def _indexed_parameter(source: str) -> str:
     """Return the first parameter that a function indexes with [...], "" if there is none."""
-    parameters: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.arg):
-            parameters.add(node.arg)
-    for node in ast.walk(ast.parse(source)):
-        indexed = node.value if isinstance(node, ast.Subscript) else None
-        if isinstance(indexed, ast.Name) and indexed.id in parameters:
-            return indexed.id
-    return ""
+    nodes = [*ast.walk(ast.parse(source))]
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    indexed = [ast.unparse(node.value) for node in nodes if isinstance(node, ast.Subscript)]
+    return next((name for name in indexed if name in parameters), "")
