@@ -220,20 +220,6 @@ test("values that Python sets are shown, an older question is not", () => {
   assert.equal(find("output").value, "1 blocks");
 });
 
-test("while it plays, the slider moves together with the drawing", (context) => {
-  find('.px-controls [data-play="size"]').click();
-  assert.equal(asked().at(-1).size, 0);
-  assert.equal(find("output").value, "5 blocks", "the drawing is still the one before");
-  answer();
-  assert.equal(find("output").value, "0 blocks");
-  context.mock.timers.tick(1000);
-  assert.equal(asked().at(-1).size, 1);
-  assert.equal(find("output").value, "0 blocks");
-  find('.px-controls [data-play="size"]').click();
-  answer();
-  assert.equal(find("output").value, "1 blocks", "the drawing that was under way when it paused");
-});
-
 test("what was typed is not lost when a slider moves at once", () => {
   type(control("text"), "abcd");
   type(control("size"), "7");
@@ -247,14 +233,4 @@ test("the line below has room for the longest that may be said", () => {
   type(control("size"), "7");
   answer('<svg><text data-say="something that is much longer">1</text></svg>');
   assert.equal(find(".px-longest").textContent, "something that is much longer");
-});
-
-test("letters of a drawing that scrolls can be read, and it stays as wide", () => {
-  const svg = (size) => `<svg viewBox="-2 0 904 90"><text font-size="${size}">u0</text></svg>`;
-  const readable = () => find(".px-picture").style.getPropertyValue("--readable");
-  for (const [number, size] of [10, 20].entries()) {
-    model.change("drawn", { number: number + 1, html: svg(size) });
-    assert.equal(readable(), "995px");
-  }
-  assert.equal(find(".px-headline").textContent, "");
 });
