@@ -49,8 +49,6 @@ test("blocks that are free and stay cached", () => {
   );
   const kept = { ...freed, kept: { 0: 1, 1: 1 } };
   assert.equal(sentence(running, kept), `${ended}; 2 of them stay cached.`);
-  const all = `${ended}; 2 of them stay cached (5 in the whole pool).`;
-  assert.equal(sentence(running, { ...kept, cached: 5 }), all);
   assert.equal(sentence(running, freed), `${ended}.`);
 });
 
@@ -89,19 +87,6 @@ test("what a block holds", () => {
   const cached = "Block 0 is free; its contents stay cached for the next identical prefix.";
   assert.equal(describeBlock(after, 0, 4), cached);
   assert.equal(describeBlock(after, 1, 4), "Block 1 is free.");
-});
-
-test("a block that several sequences took says whose it was, one after the other", () => {
-  const first = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
-  const ends = {
-    counts: { 0: 0, 1: 0 },
-    texts: { r0: { state: "stop", tokens: 0, blocks: [0, []] } },
-  };
-  const second = { counts: { 0: 1 }, texts: { r1: sequenceOf(["A", " dog"], [0]) } };
-  const replay = new Replay(recordingOf(first, ends, second));
-  assert.match(describeBlock(replay.stateAfter(0), 0, 4), /^Block 0: r0, tokens/);
-  assert.equal(describeBlock(replay.stateAfter(1), 0, 4), "Block 0 is free.");
-  assert.match(describeBlock(replay.stateAfter(2), 0, 4), /^Block 0 \(first r0, then r1\): r1, /);
 });
 
 test("a sentence that begins with a name begins as the name does", () => {

@@ -307,8 +307,8 @@ test("a recording without steps does not count them", () => {
 
 test("counters at zero are hidden, those of used and free blocks never", () => {
   open(threeAnswers());
-  const hidden = all(".ps-nothing b").map((node) => node.dataset.stat);
-  assert.deepEqual(hidden, ["cached", "shared", "copied"]);
+  const shown = all(".pl-stat b").map((node) => node.dataset.stat);
+  assert.deepEqual(shown, ["used", "free"]);
 });
 
 test("the free blocks include the cached ones, and the counters say so", () => {

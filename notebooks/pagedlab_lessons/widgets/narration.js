@@ -8,7 +8,6 @@ import { plural } from "./words.js";
 const MOST_NAMES = 3; // in one sentence
 const MOST_COPIES = 2; // in one sentence
 const MOST_TABLES = 2; // in what is said of a block
-const MOST_NAMED = 4; // in what is said of a block
 const POINT =
   "Point at a word or a block, or tap it: the word, its block and its cell in the table light up.";
 
@@ -116,10 +115,7 @@ function eventParts(state, { queued, admitted, resumed, preempted, finished }) {
 function endedPart(state, names) {
   const ended = clause(names, "ends, and its blocks are free", "end, and their blocks are free");
   const cached = numCached(state);
-  if (!cached) return ended;
-  // The counter beside the sentence shows those of the whole pool.
-  const all = state.cached > cached ? ` (${state.cached} in the whole pool)` : "";
-  return `${ended}; ${cached} of them ${cached > 1 ? "stay" : "stays"} cached${all}`;
+  return cached ? `${ended}; ${cached} of them ${cached > 1 ? "stay" : "stays"} cached` : ended;
 }
 
 /**
@@ -187,24 +183,13 @@ function clause(names, singular, several) {
  */
 export function describeBlock(state, blockId, blockSize) {
   if (blockId === null) return state.texts.size ? POINT : "";
-  const block = `Block ${blockId}${ownersInTurn(state.owners.get(blockId) ?? [])}`;
+  const block = `Block ${blockId}`;
   const places = placesOf(state, blockId, blockSize);
   if (places.length) return `${block}: ${places.slice(0, MOST_TABLES).join("; ")}`;
   if (state.kept[blockId]) {
     return `${block} is free; its contents stay cached for the next identical prefix.`;
   }
   return `${block} is free.`;
-}
-
-/**
- * The sequences that had a block one after the other, or nothing if there were not two.
- *
- * @param {string[]} names
- * @returns {string}
- */
-function ownersInTurn(names) {
-  if (names.length < 2) return "";
-  return ` (first ${names.slice(-MOST_NAMED).join(", then ")})`;
 }
 
 /**
