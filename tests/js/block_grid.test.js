@@ -39,14 +39,11 @@ function forked(change = {}) {
       ["new s0", false],
       ["fork s0", false],
     ],
-    log_first: 0,
     calls: ["share(0)", "share(1)"],
     note: null,
     error: null,
     problems: [],
     challenge: null,
-    born: { 0: 1, 1: 1 },
-    origins: { 1: "new s0" },
     ...change,
   };
 }
@@ -144,7 +141,7 @@ test("a block that is pointed at is described, and lights up in the tables", () 
     find(".pl-detail").textContent,
     "Block 1: 2 references · s0’s logical block 1, tokens 4–5 · " +
       "s1’s logical block 1, tokens 4–5 · " +
-      "taken in step 1, new s0 · token 5 is in slot 1 × 4 + 1 = 5",
+      "token 5 is in slot 1 × 4 + 1 = 5",
   );
   press("End");
   assert.equal(find(".pl-detail").textContent, "Block 3 is free.");

@@ -51,19 +51,15 @@ import { inBytes, percent, plural } from "./words.js";
  * @property {number} step
  * @property {number} steps
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
- * @property {number} log_first steps before the first one of `log`
  * @property {string[]} calls calls of the pool in this step
  * @property {string | null} note
  * @property {string | null} error
  * @property {string[]} problems
  * @property {Challenge | null} challenge
- * @property {Record<number, number>} born the step in which each block was taken
- * @property {Record<number, string>} origins what took blocks in a step
  */
 
 const USUAL_MODEL = "LLaMA-2-7B";
 const MOST_WARNINGS = 4;
-const MOST_CALLS = 6;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
 const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
@@ -285,8 +281,8 @@ class GridView extends PoolView {
 
   /** What a screen reader says of the step. */
   spoken() {
-    const { note, log, log_first: logFirst, step } = this.state;
-    return note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
+    const { note, log, step } = this.state;
+    return note ?? log[step - 1]?.[0] ?? "the pool is empty";
   }
 
   /** What went wrong, one line each. */
@@ -362,11 +358,9 @@ class GridView extends PoolView {
   history() {
     const { step, steps, calls, log } = this.state;
     const position = `Step ${step} of ${steps}`;
-    const shownCalls = calls.slice(0, MOST_CALLS);
-    if (calls.length > MOST_CALLS) shownCalls.push("…");
     return html`<div class="pl-history">
             ${scrubber(position, steps)}
-            <p class="pl-calls">${shownCalls.join(" · ")}</p>
+            <p class="pl-calls">${calls.join(" · ")}</p>
             <ol class="pl-log" aria-label="steps so far">${log.map((entry, i) =>
               this.logEntry(entry, i),
             )}</ol></div>`;
@@ -378,8 +372,8 @@ class GridView extends PoolView {
    * @returns {Markup}
    */
   logEntry([text, bad], i) {
-    const { step, log_first: logFirst } = this.state;
-    const number = logFirst + i + 1;
+    const { step } = this.state;
+    const number = i + 1;
     const css = classes({ now: number === step, later: number > step, bad });
     return html`<li value="${number}" class="${css}">${text}</li>`;
   }
@@ -490,13 +484,11 @@ class GridView extends PoolView {
     if (blockId === null) {
       return "Point at a block, tap it, or move there with the arrow keys to see what it holds.";
     }
-    const { counts, born, origins } = this.state;
+    const { counts } = this.state;
     if (!counts[blockId]) return `Block ${blockId} is free.`;
     const parts = [`Block ${blockId}: ${plural(counts[blockId], "reference")}`];
     parts.push(...this.readers[blockId].map((reader) => this.describeReader(reader)));
     if (!this.readers[blockId].length) parts.push("in no table: lost");
-    const step = born[blockId];
-    if (step) parts.push(`taken in step ${step}, ${origins[step]}`);
     const slot = this.describeSlot(blockId);
     if (slot) parts.push(slot);
     return parts.join(" · ");

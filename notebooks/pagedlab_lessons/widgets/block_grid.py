@@ -23,8 +23,6 @@ from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture
 from pagedlab_lessons.widgets.session import Session
 
-LOG_WINDOW = 60  # entries of the log that a state contains
-
 
 class BlockPoolWidget(Page):
     """A block pool to click on.
@@ -215,29 +213,8 @@ class BlockPoolWidget(Page):
             "error": last.error if last else None,
             "problems": [*(last.problems if last else ()), *session.reading.problems],
             "calls": list(last.calls) if last else [],
-            **self._origins(),
-            **self._log(),
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
-        }
-
-    def _origins(self) -> dict[str, Any]:
-        """Return the step in which each block was taken, and the operations of these steps."""
-        origins = self.session.origins()
-        log = self.session.log
-        return {
-            "born": {str(block_id): step for block_id, step in origins.items()},
-            "origins": {str(step): str(log[step - 1].operation) for step in set(origins.values())},
-        }
-
-    def _log(self) -> dict[str, Any]:
-        """Return the entries of the log around the present step."""
-        session = self.session
-        last_first = len(session.log) - LOG_WINDOW
-        first = max(0, min(session.cursor - LOG_WINDOW // 2, last_first))
-        entries = session.log[first : first + LOG_WINDOW]
-        return {
-            "log_first": first,
-            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in entries],
         }
 
     def _goal(self, challenge: Challenge) -> dict[str, Any]:

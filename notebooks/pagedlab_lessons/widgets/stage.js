@@ -46,9 +46,6 @@ const MOST_FALLING_WORDS = 4; // in one step
 const MANY_TEXTS = 8; // from here on there is room for two lines of each
 const RUNS_OF_MANY = 4; // what is shown of each then
 const FALL = 700; // milliseconds, at most
-const SIZE_TO_WIDTH = 1.7; // a character is about this much higher than wide
-const SMALLEST_WORD = 11; // pixels
-const LARGEST_WORD = 14; // pixels
 const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
@@ -302,8 +299,7 @@ class StageView extends PoolView {
   }
 
   /**
-   * The word appears below the number of its block and sinks into it. It is as wide as the
-   * block, or on a ground of its own if the block is too small for its letters.
+   * The word appears below the number of its block and sinks into it.
    *
    * @param {SequenceState} sequence
    */
@@ -317,26 +313,16 @@ class StageView extends PoolView {
     falling.className = "ps-drop";
     falling.dataset.falls = name;
     falling.textContent = word;
-    falling.style.top = `${end.top - frame.top}px`;
-    const fits = (SIZE_TO_WIDTH * end.width) / word.length;
-    falling.style.fontSize = `${Math.max(SMALLEST_WORD, Math.min(LARGEST_WORD, fits))}px`;
     const air = find(this.root, ".ps-air");
     air.querySelector(withData("falls", name))?.remove();
     air.append(falling);
-    const { offsetWidth } = falling;
-    falling.classList.toggle("ps-wide", offsetWidth > end.width);
-    const middle = end.left - frame.left + (end.width - offsetWidth) / 2;
-    const rightmost = frame.width - offsetWidth - AIR;
+    const middle = end.left - frame.left + (end.width - falling.offsetWidth) / 2;
+    const rightmost = frame.width - falling.offsetWidth - AIR;
     falling.style.left = `${Math.max(AIR, Math.min(rightmost, middle))}px`;
-    const frames = [
-      { opacity: 0, transform: `translateY(${0.1 * end.height}px)` },
-      { opacity: 1, transform: `translateY(${0.35 * end.height}px)`, offset: 0.2 },
-      { opacity: 1, transform: `translateY(${0.45 * end.height}px)`, offset: 0.8 },
-      { opacity: 0, transform: `translateY(${0.6 * end.height}px) scale(0.7)` },
-    ];
-    const duration = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
-    const fall = falling.animate(frames, { duration, easing: "ease-in-out" });
-    fall.onfinish = () => falling.remove();
+    falling.style.top = `${end.top - frame.top}px`;
+    falling.style.setProperty("--high", `${end.height}px`);
+    falling.style.animationDuration = `${Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed))}ms`;
+    falling.addEventListener("animationend", () => falling.remove());
   }
 
   // ---- the page
