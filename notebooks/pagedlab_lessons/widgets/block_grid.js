@@ -59,7 +59,6 @@ import { inBytes, percent, plural } from "./words.js";
  */
 
 const USUAL_MODEL = "LLaMA-2-7B";
-const MOST_WARNINGS = 4;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
 const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
@@ -288,9 +287,7 @@ class GridView extends PoolView {
   /** What went wrong, one line each. */
   warnings() {
     const { note, error, problems } = this.state;
-    const all = [note, error, ...problems].filter((line) => line);
-    if (all.length <= MOST_WARNINGS) return all;
-    return [...all.slice(0, MOST_WARNINGS), `and ${all.length - MOST_WARNINGS} more`];
+    return [note, error, ...problems].filter((line) => line);
   }
 
   /**

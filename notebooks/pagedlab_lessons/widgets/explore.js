@@ -32,8 +32,6 @@ import { format } from "./words.js";
  */
 
 const PART = "[data-link], [data-say], [data-set]";
-const PLAY = { sign: "▶", name: "play" };
-const PAUSE = { sign: "❚❚", name: "pause" };
 const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
 const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
 const SHORTEST_FRAME = 150; // milliseconds
@@ -241,7 +239,7 @@ class ExploreView {
     this.paused = wasPlaying ? name : null;
     if (wasPlaying) return;
     this.playing = name;
-    showOnButton(find(this.root, withData("play", name)), PAUSE);
+    showOnButton(find(this.root, withData("play", name)), "❚❚", "pause");
     const last = this.lastOption(name);
     if (!wasPaused || this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
@@ -262,7 +260,8 @@ class ExploreView {
   stopPlaying() {
     clearInterval(this.playTimer);
     this.playing = null;
-    for (const button of this.root.querySelectorAll("[data-play]")) showOnButton(button, PLAY);
+    for (const button of this.root.querySelectorAll("[data-play]"))
+      showOnButton(button, "▶", "play");
   }
 
   /**
@@ -459,11 +458,12 @@ function wordsOf(option) {
  * Shows on a play button what a click on it will do.
  *
  * @param {Element} button
- * @param {{sign: string, name: string}} action
+ * @param {string} sign
+ * @param {string} label
  */
-function showOnButton(button, { sign, name }) {
+function showOnButton(button, sign, label) {
   button.textContent = sign;
-  button.setAttribute("aria-label", name);
+  button.setAttribute("aria-label", label);
 }
 
 /**
@@ -482,7 +482,7 @@ function partOf(node) {
  */
 function controlTemplate({ name, kind, fixed }) {
   const play = html`<button class="pl-button" data-play="${name}"
-    aria-label="${PLAY.name}">${PLAY.sign}</button>`;
+    aria-label="play">▶</button>`;
   return html`
     <label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>

@@ -88,15 +88,6 @@ export class Replay {
   }
 
   /**
-   * Goes on with a recording that begins with the same steps.
-   *
-   * @param {Recording} recording
-   */
-  extend(recording) {
-    this.recording = recording;
-  }
-
-  /**
    * The state after a step, the first of which is number 0.
    *
    * @param {number} step

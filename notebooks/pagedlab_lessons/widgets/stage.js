@@ -164,7 +164,7 @@ class StageView extends PoolView {
     const grew = beginsLike(recording, this.recording);
     this.recording = recording;
     if (grew) {
-      this.replay.extend(recording);
+      this.replay.recording = recording;
       this.paint();
     } else {
       this.replay = new Replay(recording);
@@ -330,17 +330,18 @@ class StageView extends PoolView {
   /** Draws the state. */
   paint() {
     const shown = this.shownTexts();
+    const numLong = shown.filter((text) => !this.isShort(text)).length;
     const size = classes({
       many: this.rows().length > ROWS_OF_LARGE_BLOCKS,
       playing: this.isPlaying,
     });
     this.root.className = `pl-root ps-root ${size}`;
-    show(this.root, this.page(this.numLong(shown)));
+    show(this.root, this.page(numLong));
     const scrubber = findInput(this.root, ".pl-scrubber");
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
-    this.paintTexts(shown);
+    this.paintTexts(shown, numLong);
     const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
     this.paintBlocks(tables);
     this.paintTables(tables);
@@ -380,8 +381,7 @@ class StageView extends PoolView {
     if (!this.model.get("ended_last")) return shown;
     const running = shown.filter(({ state }) => state === "running");
     const ended = shown.filter(isEnded).reverse();
-    const others = shown.filter((text) => text.state !== "running" && !isEnded(text));
-    return [...running, ...others, ...ended];
+    return [...new Set([...running, ...shown.filter((text) => !isEnded(text)), ...ended])];
   }
 
   /**
@@ -391,15 +391,6 @@ class StageView extends PoolView {
    */
   isShort(text) {
     return Boolean(this.model.get("ended_last")) && isEnded(text);
-  }
-
-  /**
-   * How many sequences are not short.
-   *
-   * @param {SequenceState[]} texts
-   */
-  numLong(texts) {
-    return texts.filter((text) => !this.isShort(text)).length;
   }
 
   /**
@@ -503,10 +494,12 @@ class StageView extends PoolView {
     return stats;
   }
 
-  /** @param {SequenceState[]} texts */
-  paintTexts(texts) {
+  /**
+   * @param {SequenceState[]} texts
+   * @param {number} numLong those that are not short
+   */
+  paintTexts(texts, numLong) {
     const box = find(this.root, ".ps-texts");
-    const numLong = this.numLong(texts);
     showList(
       box,
       texts.map((text) => this.textTemplate(text, numLong)),

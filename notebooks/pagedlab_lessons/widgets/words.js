@@ -49,17 +49,5 @@ export function inBytes(n) {
     value /= 1024;
     unit += 1;
   }
-  return `${threeDigits(value)} ${BYTE_UNITS[unit]}`;
-}
-
-/**
- * A whole number as it is; any other number with three digits, or rounded from 1,000 on.
- *
- * @param {number} value
- * @returns {string}
- */
-function threeDigits(value) {
-  if (Number.isInteger(value)) return String(value);
-  if (value >= 999.5) return String(Math.round(value));
-  return value.toPrecision(3);
+  return `${Number(value.toFixed(value < 100 ? 1 : 0))} ${BYTE_UNITS[unit]}`;
 }
