@@ -24,9 +24,7 @@ def click(widget, op, **fields):
 
 
 def comparable(widget):
-    return {
-        key: value for key, value in widget.state.items() if key not in ("serial", "focus", "steps", "log")
-    }
+    return {key: value for key, value in widget.state.items() if key not in ("serial", "focus", "steps", "log")}
 
 
 # Operations and the log ------------------------------------------------------------------------------------------
@@ -42,6 +40,7 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     assert [pool.refcount(b) for b in range(12)] == [2, 2, 2] + [1] * 9 == state["counts"][:12]
     assert [text.split(":")[0] for text, _ in state["log"]] == ["new s0", "fork s0 into s1", "new s2", "append 1 to s1"]
     assert state["copies"] == [[3, 11]]
+    assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
     assert state["calls"] == ["allocate 11", "copy 3 → 11", "release 3 (count 1)"]
     state = click(widget, "free", sequence="s0")
     assert state["counts"][:4] == [1, 1, 1, 0]

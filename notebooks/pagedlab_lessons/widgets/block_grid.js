@@ -16,7 +16,7 @@ import {
 } from "./blocks.js";
 import { isOwnEnter, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
-import { inBytes, percent, plural } from "./words.js";
+import { percent, plural } from "./words.js";
 
 /**
  * @import { BlockLook, Owner, PoolModel, Table } from "./blocks.js"
@@ -45,6 +45,7 @@ import { inBytes, percent, plural } from "./words.js";
  * @property {number} shared
  * @property {number} copied
  * @property {number} copying blocks that would be used if every fork copied all
+ * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {number[][]} copies [source, destination] of this step
  * @property {string | null} focus the sequence that the step acted on
@@ -58,7 +59,6 @@ import { inBytes, percent, plural } from "./words.js";
  * @property {Challenge | null} challenge
  */
 
-const USUAL_MODEL = "LLaMA-2-7B";
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
 const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
@@ -73,8 +73,8 @@ class GridView extends PoolView {
    */
   constructor(model, host) {
     super(model, host, "block pool");
-    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
-    this.setup = model.get("setup");
+    /** @type {string[]} */
+    this.presets = model.get("presets");
     /** @type {GridState} */
     this.state = model.get("state");
     /** @type {number[]} The counts of the state before. */
@@ -296,7 +296,7 @@ class GridView extends PoolView {
    */
   toolbar(table) {
     const { step, steps } = this.state;
-    const { presets } = this.setup;
+    const { presets } = this;
     const { amount } = this;
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
@@ -332,23 +332,12 @@ class GridView extends PoolView {
 
   /** How many blocks this pool uses, how many a pool that copies would use, and what that saves. */
   memory() {
-    const { used, copying, block_size: blockSize } = this.state;
-    const { models } = this.setup;
-    const chosen = /** @type {HTMLSelectElement | null} */ (
-      this.root.querySelector("[data-ref=model]")
-    );
-    const chosenName = chosen?.value ?? USUAL_MODEL;
-    const bytesOfToken = models.find(({ name }) => name === chosenName)?.bytes ?? 0;
-    const saved = inBytes(Math.max(0, copying - used) * blockSize * bytesOfToken);
+    const { used, copying, saved } = this.state;
     const most = Math.max(1, used, copying);
-    const options = models.map(({ name }) => {
-      return html`<option ${name === USUAL_MODEL ? "selected" : ""}>${name}</option>`;
-    });
     return html`<div class="pl-meters">
             ${meter("this pool", used, most, "")}
             ${meter("with copies", copying, most, "pl-hatched")}</div>
-          <p class="pl-saved"><b>${saved}</b> saved for
-            <select class="pl-select" data-ref="model" aria-label="model">${options}</select></p>`;
+          <p class="pl-saved"><b>${saved}</b> saved for LLaMA-2-7B</p>`;
   }
 
   /** The steps so far, and a slider to go back. */

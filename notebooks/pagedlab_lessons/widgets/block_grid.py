@@ -45,7 +45,7 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
+    presets = traitlets.List().tag(sync=True)  # names of the examples
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(
@@ -74,9 +74,7 @@ class BlockPoolWidget(Page):
         self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
-        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        presets = [] if challenge else list(PRESETS)
-        super().__init__(setup={"models": models, "presets": presets})
+        super().__init__(presets=[] if challenge else list(PRESETS))
         self.on_msg(self.receive)
         if preset:
             self.preset(preset)
@@ -199,10 +197,13 @@ class BlockPoolWidget(Page):
         """
         session = self.session
         last = session.last
+        grid = session.reading.snapshot(session.colors)
+        tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
         self.pool = session.pool  # the one that is driven
         self._serial += 1
         self.state = {
-            **session.reading.snapshot(session.colors),
+            **grid,
+            "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
             "focus": focus,
             "note": note,

@@ -33,21 +33,3 @@ export function plural(n, noun) {
 export function percent(part, whole) {
   return `${(100 * part) / whole}%`;
 }
-
-const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
-/**
- * A number of bytes in the largest unit that fits: "16 MiB".
- *
- * @param {number} n
- * @returns {string}
- */
-export function inBytes(n) {
-  let value = n;
-  let unit = 0;
-  while (value >= 1024 && unit < BYTE_UNITS.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${Number(value.toFixed(value < 100 ? 1 : 0))} ${BYTE_UNITS[unit]}`;
-}
