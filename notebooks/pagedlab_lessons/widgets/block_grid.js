@@ -77,8 +77,6 @@ class GridView extends PoolView {
     this.presets = model.get("presets");
     /** @type {GridState} */
     this.state = model.get("state");
-    /** @type {number[]} The counts of the state before. */
-    this.countsBefore = [];
     /** @type {Owner[][]} For each block the sequences that list it. */
     this.readers = [];
     /** @type {string | null} The sequence that Append, Write, Fork and Free act on. */
@@ -180,7 +178,6 @@ class GridView extends PoolView {
   /** Shows the state that Python sent. */
   onState() {
     const before = this.state;
-    this.countsBefore = before.counts;
     this.state = this.model.get("state");
     // By the states' numbers: a state that got lost on its way leaves no message open.
     const answers = Math.max(1, this.state.serial - before.serial);
@@ -385,10 +382,8 @@ class GridView extends PoolView {
    */
   cssOf(blockId) {
     const count = this.state.counts[blockId];
-    return blockClass(blockId, count, this.state.copies, {
-      lost: count && !this.readers[blockId].length,
-      fresh: count && this.countsBefore[blockId] === 0,
-    });
+    const lost = count && !this.readers[blockId].length;
+    return blockClass(blockId, count, this.state.copies, { lost });
   }
 
   /** The block tables of all sequences, below the numbers of the logical blocks. */

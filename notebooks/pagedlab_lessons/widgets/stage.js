@@ -532,7 +532,7 @@ class StageView extends PoolView {
   paintBlocks(tables) {
     const { drawn, block_size: blockSize } = this.recording;
     const ownersOf = ownersOfBlocks(drawn, tables, blockSize);
-    const { copies = [], hits = [], counts: changed = {} } = this.state.now;
+    const { copies = [], hits = [] } = this.state.now;
     showBlocks(this.root, this.rows(), blockSize, (blockId) => {
       const count = this.state.counts[blockId];
       const owners = ownersOf[blockId];
@@ -540,7 +540,6 @@ class StageView extends PoolView {
       const css = blockClass(blockId, count, copies, {
         kept: !count && this.state.kept[blockId],
         found: hits.includes(blockId),
-        fresh: this.isPlaying && count === 1 && blockId in changed,
       });
       return { count, owners, css, said: count ? holders || "held" : "free" };
     });
