@@ -431,7 +431,7 @@ class ExploreView {
       this.width = this.room.clientWidth;
       this.room.style.minHeight = "";
     }
-    this.room.style.minHeight = `${this.room.scrollHeight}px`;
+    this.room.style.minHeight = `${this.room.getBoundingClientRect().height}px`;
   }
 
   /** The values were set in Python, or in another view. */

@@ -43,8 +43,6 @@ const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
-const MANY_TEXTS = 8; // from here on there is room for two lines of each
-const RUNS_OF_MANY = 4; // what is shown of each then
 const FALL = 700; // milliseconds, at most
 const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
@@ -341,7 +339,7 @@ class StageView extends PoolView {
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
-    this.paintTexts(shown, numLong);
+    this.paintTexts(shown);
     const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
     this.paintBlocks(tables);
     this.paintTables(tables);
@@ -494,15 +492,12 @@ class StageView extends PoolView {
     return stats;
   }
 
-  /**
-   * @param {SequenceState[]} texts
-   * @param {number} numLong those that are not short
-   */
-  paintTexts(texts, numLong) {
+  /** @param {SequenceState[]} texts */
+  paintTexts(texts) {
     const box = find(this.root, ".ps-texts");
     showList(
       box,
-      texts.map((text) => this.textTemplate(text, numLong)),
+      texts.map((text) => this.textTemplate(text)),
     );
     this.root.querySelectorAll(".ps-words").forEach((words, i) => {
       const isShort = this.isShort(texts[i]);
@@ -514,18 +509,16 @@ class StageView extends PoolView {
 
   /**
    * @param {SequenceState} text
-   * @param {number} numTexts those that are not short
    * @returns {Markup}
    */
-  textTemplate(text, numTexts) {
+  textTemplate(text) {
     const { color, pattern } = lookOf(text.look);
     const runs = wordRuns(text, this.state, this.recording.block_size);
-    const shownRuns = numTexts > MANY_TEXTS ? runs.slice(-RUNS_OF_MANY) : runs;
     const css = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
     return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${shownRuns.map(runTemplate)}</p></div>`;
+        <p class="ps-words">${runs.map(runTemplate)}</p></div>`;
   }
 
   /** @param {Table[]} tables */
