@@ -77,27 +77,18 @@ test("what is typed is asked when the reader pauses", (context) => {
   );
 });
 
-test("an input inside the drawing asks nothing", (context) => {
+test("inputs and buttons inside the drawing are its own, and it keeps its Tab stop", (context) => {
   type(find("#drawn"), "12");
-  context.mock.timers.tick(1000);
-  assert.deepEqual(asked(), []);
-});
-
-test("keys in an input inside the drawing are its own, and the drawing keeps its Tab stop", () => {
+  find(".px-picture button").click();
   find("#drawn").focus();
   for (const key of ["ArrowRight", "ArrowLeft", "Enter"]) assert.equal(press(key), true, key);
+  context.mock.timers.tick(1000);
   assert.equal(document.activeElement.id, "drawn");
   assert.deepEqual(asked(), []);
   assert.deepEqual(
     parts().map((part) => part.getAttribute("tabindex")),
     ["0", "-1", "-1"],
   );
-});
-
-test("a button inside the drawing plays nothing", (context) => {
-  find(".px-picture button").click();
-  context.mock.timers.tick(1000);
-  assert.deepEqual(asked(), []);
 });
 
 test("it says that Python computes, from 150 ms on, until the drawing is there", (context) => {
