@@ -45,7 +45,7 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    presets = traitlets.List().tag(sync=True)  # names of the examples
+    presets: Any = traitlets.List().tag(sync=True)  # names of the examples
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(

@@ -1,7 +1,7 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
 import { makeRoot, roving } from "./keyboard.js";
-import { classes, find, html, showList, withData } from "./markup.js";
+import { classes, find, html, listenTo, showList, withData } from "./markup.js";
 import { format, percent, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
@@ -52,8 +52,7 @@ export class PoolView {
     /** @type {number | null} The block under pointer or focus. */
     this.pointed = null;
     this.resized = new ResizeObserver(() => this.onResize());
-    /** @type {Record<string, () => void>} */
-    this.modelListeners = {};
+    this.stopListening = () => {};
     host.append(this.root);
   }
 
@@ -73,17 +72,14 @@ export class PoolView {
       if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
     });
     this.root.addEventListener("focusout", () => this.point(null));
-    this.modelListeners = modelListeners;
-    for (const [event, listener] of Object.entries(modelListeners)) this.model.on(event, listener);
+    this.stopListening = listenTo(this.model, modelListeners);
     this.resized.observe(this.root);
   }
 
   /** Stops what would go on without the page. */
   remove() {
     this.resized.disconnect();
-    for (const [event, listener] of Object.entries(this.modelListeners)) {
-      this.model.off(event, listener);
-    }
+    this.stopListening();
   }
 
   /** @param {MouseEvent} _event */

@@ -2,7 +2,7 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot } from "./keyboard.js";
-import { find, findInput, html, withData } from "./markup.js";
+import { find, findInput, html, listenTo, withData } from "./markup.js";
 import { format } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
@@ -110,12 +110,12 @@ class ExploreView {
     });
     this.picture.addEventListener("focusin", ({ target }) => this.onFocus(partOf(target)));
     this.picture.addEventListener("focusout", () => this.lightUp(null));
-    this.onDrawnListener = () => this.onDrawn();
-    this.onAskedListener = () => this.onAsked();
     this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
-    this.model.on("change:drawn", this.onDrawnListener);
-    this.model.on("change:asked", this.onAskedListener);
+    this.stopListening = listenTo(this.model, {
+      "change:drawn": () => this.onDrawn(),
+      "change:asked": () => this.onAsked(),
+    });
   }
 
   /** Stops what would go on without the page. */
@@ -124,8 +124,7 @@ class ExploreView {
     clearTimeout(this.typingTimer);
     clearTimeout(this.busyTimer);
     this.resized?.disconnect();
-    if (this.onDrawnListener) this.model.off("change:drawn", this.onDrawnListener);
-    if (this.onAskedListener) this.model.off("change:asked", this.onAskedListener);
+    this.stopListening?.();
   }
 
   /** @returns {Markup} */
