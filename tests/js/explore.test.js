@@ -225,3 +225,13 @@ test("the line below has room for the longest that may be said", () => {
   answer('<svg><text data-say="something that is much longer">1</text></svg>');
   assert.equal(find(".px-longest").textContent, "something that is much longer");
 });
+
+test("letters of a drawing that scrolls can be read, and it stays as wide", () => {
+  const svg = (size) => `<svg viewBox="-2 0 904 90"><text font-size="${size}">u0</text></svg>`;
+  const readable = () => find(".px-picture").style.getPropertyValue("--readable");
+  for (const [number, size] of [10, 20].entries()) {
+    model.change("drawn", { number: number + 1, html: svg(size) });
+    assert.equal(readable(), "995px");
+  }
+  assert.equal(find(".px-headline").textContent, "");
+});

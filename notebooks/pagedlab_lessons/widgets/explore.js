@@ -37,6 +37,7 @@ const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the 
 const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
+const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-page
 const TYPING_ENDS_AFTER = 120; // milliseconds
@@ -79,6 +80,8 @@ class ExploreView {
     this.isNarrow = false;
     /** @type {number} The width of the drawing, in pixels. */
     this.width = 0;
+    /** @type {number} The width at which the smallest letters so far can be read, in pixels. */
+    this.readableWidth = 0;
 
     this.root = makeRoot("a drawing with controls");
     this.root.className = "pl-root px-root";
@@ -393,6 +396,7 @@ class ExploreView {
     const isVariant = this.isNarrow && narrow !== "";
     this.picture.innerHTML = isVariant ? narrow : wide;
     this.showHeadline(isVariant);
+    this.keepReadable();
     this.keepRoom();
   }
 
@@ -418,6 +422,19 @@ class ExploreView {
     const svg = isVariant ? this.picture.querySelector("svg") : null;
     this.headline.textContent = svg?.getAttribute("aria-label") ?? "";
     this.headline.style.color = svg?.getAttribute("color") ?? "";
+  }
+
+  /** Says how wide the drawing is with readable letters. A narrow page scrolls it. */
+  keepReadable() {
+    const svg = this.picture.querySelector("svg");
+    const width = Number(svg?.getAttribute("viewBox")?.split(/\s+/)[2]);
+    const sizes = [...(svg?.querySelectorAll("text[font-size]") ?? [])]
+      .filter((text) => text.textContent?.trim())
+      .map((text) => Number(text.getAttribute("font-size")));
+    if (!width || !sizes.length) return;
+    const needed = Math.ceil((width * SMALLEST_LETTER) / Math.min(...sizes));
+    this.readableWidth = Math.max(this.readableWidth, needed);
+    this.picture.style.setProperty("--readable", `${this.readableWidth}px`);
   }
 
   /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
