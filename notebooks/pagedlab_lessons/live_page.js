@@ -1,6 +1,6 @@
 // The live page. The stage asks a model for `recorded`, `step` and `live`. Here the model is this
 // page, which fetches what happened since the last time, four times a second. Above the stage is a
-// question to ask, and below it the command that asks the same.
+// question to ask.
 
 import stage from "./stage.js";
 
@@ -99,27 +99,19 @@ const unlocking = /** @type {HTMLFormElement} */ (document.getElementById("unloc
 const keyField = /** @type {HTMLInputElement} */ (document.getElementById("key"));
 
 /**
- * The body of a request for answers to the question.
- *
- * @param {number} number of answers
- */
-function bodyFor(number) {
-  const messages = [{ role: "user", content: question.value }];
-  return number > 1 ? { messages, n: number, temperature: 0.8 } : { messages };
-}
-
-/**
  * Asks the engine. The stage shows the words as they come; the page shows the answers at the end.
  *
  * @param {number} number of answers
  */
 async function ask(number) {
   answers.textContent = "The answer grows below.";
+  const messages = [{ role: "user", content: question.value }];
+  const asked = number > 1 ? { messages, n: number, temperature: 0.8 } : { messages };
   try {
     const answer = await fetch("v1/chat/completions", {
       method: "POST",
       headers: { ...headers(), "Content-Type": "application/json" },
-      body: JSON.stringify(bodyFor(number)),
+      body: JSON.stringify(asked),
     });
     const body = await answer.json();
     if (!answer.ok) throw new Error(body.error.message);
@@ -132,35 +124,10 @@ async function ask(number) {
   }
 }
 
-/**
- * The text as one word of a shell.
- *
- * @param {string} text
- */
-function quoted(text) {
-  return `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-/** Writes the command that asks the same question from a terminal. */
-function writeCommand() {
-  const place = new URL("v1/chat/completions", location.href.split("#")[0]);
-  const lines = [`curl ${quoted(place.href)}`, `  -H 'Content-Type: application/json'`];
-  if (key) lines.push(`  -H ${quoted(`Authorization: Bearer ${key}`)}`);
-  lines.push(`  -d ${quoted(JSON.stringify(bodyFor(1)))}`);
-  const command = document.getElementById("curl");
-  if (command) command.textContent = lines.join(" \\\n");
-}
-
-/**
- * Makes a box a Tab stop while it scrolls: then the arrow keys scroll it.
- *
- * @param {HTMLElement} box
- */
-function updateTabStop(box) {
-  const isWider = box.scrollWidth > box.clientWidth;
-  const isHigher = box.scrollHeight > box.clientHeight;
-  if (isWider || isHigher) box.tabIndex = 0;
-  else box.removeAttribute("tabindex");
+/** Makes the answers a Tab stop while they scroll: then the arrow keys scroll them. */
+function updateTabStop() {
+  if (answers.scrollHeight > answers.clientHeight) answers.tabIndex = 0;
+  else answers.removeAttribute("tabindex");
 }
 
 asking.addEventListener("submit", (event) => {
@@ -173,11 +140,7 @@ unlocking.addEventListener("submit", (event) => {
   key = keyField.value.trim();
   keyField.value = "";
   unlocking.hidden = true;
-  writeCommand();
   look();
 });
-question.addEventListener("input", writeCommand);
-const boxes = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("pre, #answers"));
-for (const box of boxes) new ResizeObserver(() => updateTabStop(box)).observe(box);
-writeCommand();
+new ResizeObserver(updateTabStop).observe(answers);
 look();

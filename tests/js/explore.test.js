@@ -77,27 +77,18 @@ test("what is typed is asked when the reader pauses", (context) => {
   );
 });
 
-test("an input inside the drawing asks nothing", (context) => {
+test("inputs and buttons inside the drawing are its own, and it keeps its Tab stop", (context) => {
   type(find("#drawn"), "12");
-  context.mock.timers.tick(1000);
-  assert.deepEqual(asked(), []);
-});
-
-test("keys in an input inside the drawing are its own, and the drawing keeps its Tab stop", () => {
+  find(".px-picture button").click();
   find("#drawn").focus();
   for (const key of ["ArrowRight", "ArrowLeft", "Enter"]) assert.equal(press(key), true, key);
+  context.mock.timers.tick(1000);
   assert.equal(document.activeElement.id, "drawn");
   assert.deepEqual(asked(), []);
   assert.deepEqual(
     parts().map((part) => part.getAttribute("tabindex")),
     ["0", "-1", "-1"],
   );
-});
-
-test("a button inside the drawing plays nothing", (context) => {
-  find(".px-picture button").click();
-  context.mock.timers.tick(1000);
-  assert.deepEqual(asked(), []);
 });
 
 test("it says that Python computes, from 150 ms on, until the drawing is there", (context) => {
@@ -218,20 +209,6 @@ test("values that Python sets are shown, an older question is not", () => {
   assert.equal(control("text").value, "new");
   model.change("asked", { number: 2, at: { size: 9, text: "old", forget_to_copy: true } });
   assert.equal(find("output").value, "1 blocks");
-});
-
-test("while it plays, the slider moves together with the drawing", (context) => {
-  find('.px-controls [data-play="size"]').click();
-  assert.equal(asked().at(-1).size, 0);
-  assert.equal(find("output").value, "5 blocks", "the drawing is still the one before");
-  answer();
-  assert.equal(find("output").value, "0 blocks");
-  context.mock.timers.tick(1000);
-  assert.equal(asked().at(-1).size, 1);
-  assert.equal(find("output").value, "0 blocks");
-  find('.px-controls [data-play="size"]').click();
-  answer();
-  assert.equal(find("output").value, "1 blocks", "the drawing that was under way when it paused");
 });
 
 test("what was typed is not lost when a slider moves at once", () => {

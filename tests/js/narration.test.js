@@ -39,37 +39,39 @@ test("requests wait, are admitted, run, are preempted, resume and end", () => {
   });
 });
 
-test("blocks that are free and stay cached", () => {
-  const running = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
-  const freed = { counts: { 0: 0, 1: 0 }, texts: { r0: { state: "stop", blocks: [0, []] } } };
-  const ended = "r0 ends, and its blocks are free";
-  assert.equal(
-    sentence(running, { ...freed, kept: { 0: 1 } }),
-    `${ended}; 1 of them stays cached.`,
-  );
-  const kept = { ...freed, kept: { 0: 1, 1: 1 } };
-  assert.equal(sentence(running, kept), `${ended}; 2 of them stay cached.`);
-  const all = `${ended}; 2 of them stay cached (5 in the whole pool).`;
-  assert.equal(sentence(running, { ...kept, cached: 5 }), all);
-  assert.equal(sentence(running, freed), `${ended}.`);
-});
+/** Steps, and what is said of the last one. */
+const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r${i}`, RUNNING]));
+const running = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
+const freed = { counts: { 0: 0, 1: 0 }, texts: { r0: { state: "stop", blocks: [0, []] } } };
+const SAID = [
+  [[{ texts: texts(2) }], "r0 and r1 are admitted."],
+  [[{ texts: texts(4) }], "4 sequences are admitted."],
+  [[{ texts: { anna: RUNNING } }], "anna is admitted."],
+  [[running, freed], "r0 ends, and its blocks are free."],
+  [
+    [running, { ...freed, kept: { 0: 1 } }],
+    "r0 ends, and its blocks are free; 1 of them stays cached.",
+  ],
+  [
+    [running, { ...freed, kept: { 0: 1, 1: 1 } }],
+    "r0 ends, and its blocks are free; 2 of them stay cached.",
+  ],
+  [
+    [{ texts: texts(3) }, { texts: { r1: { state: "length" }, r2: { state: "abort" } } }],
+    "r1 and r2 end, and their blocks are free.",
+  ],
+  [
+    [running, { hits: [1, 2], copies: [[0, 3]], evicted: [4] }],
+    "2 blocks found in the cache; block 0 is copied to 3; 1 cached block evicted.",
+  ],
+  [
+    [running, { counts: { 2: 1 }, texts: { r0: { blocks: [2, [2]] } } }],
+    "r0’s last block is full: it takes block 2.",
+  ],
+];
 
-test("several requests", () => {
-  const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r${i}`, RUNNING]));
-  assert.equal(sentence({ texts: texts(2) }), "r0 and r1 are admitted.");
-  assert.equal(sentence({ texts: texts(4) }), "4 sequences are admitted.");
-  const gone = { r1: { state: "length" }, r2: { state: "abort" } };
-  const said = "r1 and r2 end, and their blocks are free.";
-  assert.equal(sentence({ texts: texts(3) }, { texts: gone }), said);
-});
-
-test("what the pool did", () => {
-  const step = { hits: [1, 2], copies: [[0, 3]], evicted: [4] };
-  const said = "2 blocks found in the cache; block 0 is copied to 3; 1 cached block evicted.";
-  assert.equal(sentence({ texts: { r0: RUNNING } }, step), said);
-  const taken = { counts: { 2: 1 }, texts: { r0: { blocks: [2, [2]] } } };
-  const full = "r0’s last block is full: it takes block 2.";
-  assert.equal(sentence({ texts: { r0: RUNNING } }, taken), full);
+test("what happened in a step is one sentence", () => {
+  for (const [steps, said] of SAID) assert.equal(sentence(...steps), said);
 });
 
 test("what a block holds", () => {
@@ -89,21 +91,4 @@ test("what a block holds", () => {
   const cached = "Block 0 is free; its contents stay cached for the next identical prefix.";
   assert.equal(describeBlock(after, 0, 4), cached);
   assert.equal(describeBlock(after, 1, 4), "Block 1 is free.");
-});
-
-test("a block that several sequences took says whose it was, one after the other", () => {
-  const first = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
-  const ends = {
-    counts: { 0: 0, 1: 0 },
-    texts: { r0: { state: "stop", tokens: 0, blocks: [0, []] } },
-  };
-  const second = { counts: { 0: 1 }, texts: { r1: sequenceOf(["A", " dog"], [0]) } };
-  const replay = new Replay(recordingOf(first, ends, second));
-  assert.match(describeBlock(replay.stateAfter(0), 0, 4), /^Block 0: r0, tokens/);
-  assert.equal(describeBlock(replay.stateAfter(1), 0, 4), "Block 0 is free.");
-  assert.match(describeBlock(replay.stateAfter(2), 0, 4), /^Block 0 \(first r0, then r1\): r1, /);
-});
-
-test("a sentence that begins with a name begins as the name does", () => {
-  assert.equal(sentence({ texts: { anna: RUNNING } }), "anna is admitted.");
 });

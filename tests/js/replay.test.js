@@ -28,7 +28,7 @@ test("a recording may grow", () => {
   const whole = threeAnswers();
   const replay = new Replay({ ...whole, steps: whole.steps.slice(0, 20) });
   replay.stateAfter(19);
-  replay.extend(whole);
+  replay.recording = whole;
   assert.equal(replay.length, whole.steps.length);
   assert.deepEqual(replay.stateAfter(24), new Replay(whole).stateAfter(24));
 });

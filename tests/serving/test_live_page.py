@@ -1,9 +1,6 @@
 """The live page: its data, its files, and a reader who asks there."""
 
-import json
-import subprocess
 from contextlib import contextmanager
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -108,7 +105,6 @@ def test_a_reader_asks_on_the_live_page(tiny):
         page.goto(server.url)
         page.locator(".pl-empty").first.wait_for()
         page.locator("#question").fill("What is a drum? It's round.")
-        command = page.locator("#curl").inner_text()
         page.get_by_role("button", name="Ask for two answers").click()
         page.locator("#answers", has_text="\n\n").wait_for()
         page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(1).wait_for(timeout=15_000)
@@ -116,10 +112,6 @@ def test_a_reader_asks_on_the_live_page(tiny):
         assert page.locator(".pl-block").count() == 64
         assert page.locator(".pl-block").first.bounding_box()["width"] > 20
         assert not violations(page)
-    assert command == (
-        f"curl '{server.url}/v1/chat/completions' \\\n  -H 'Content-Type: application/json' \\\n"
-        """  -d '{"messages":[{"role":"user","content":"What is a drum? It'\\''s round."}]}'"""
-    )
 
 
 SEEN = """() => [...document.querySelectorAll(".ps-text.ps-running")].map((text) => {
@@ -178,7 +170,6 @@ def test_a_reader_gives_the_live_page_its_key(tiny):
         page.get_by_role("button", name="Use this key").click()
         page.locator(".pl-empty").first.wait_for()
         page.locator("#unlock").wait_for(state="hidden")
-        assert "-H 'Authorization: Bearer anna-1'" in page.locator("#curl").inner_text()
         page.get_by_role("button", name="Ask", exact=True).click()
         page.locator("#answers", has_text="blue").wait_for()
         stored = page.evaluate("[localStorage.length, sessionStorage.length, document.cookie, location.hash]")
@@ -186,15 +177,11 @@ def test_a_reader_gives_the_live_page_its_key(tiny):
 
 
 @in_browser
-def test_a_key_in_the_pages_address_is_one_word_of_the_command(tiny, tmp_path):
-    key = "it's'; touch PLANTED; $(touch PLANTED) '`touch PLANTED`"
-    with serving(LLM(tiny, num_blocks=256), api_keys=[key]) as server, open_page() as page:
-        page.goto(f"{server.url}/#{quote(key)}")
+def test_the_pages_address_may_have_the_key(tiny):
+    with serving(LLM(tiny, num_blocks=256), api_keys=["it's 1"]) as server, open_page() as page:
+        page.goto(server.url + "/#it%27s%201")
         page.locator(".pl-empty").first.wait_for()
-        command = page.locator("#curl").inner_text()
-        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S602
-        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
-    assert list(tmp_path.iterdir()) == []
+        assert not page.get_by_label("API key").is_visible()
 
 
 @in_browser
@@ -203,5 +190,4 @@ def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
     with serving(LLM(tiny, num_blocks=64)) as server, open_page() as page:
         page.goto(f"{server.url}/#{fragment}")
         page.locator(".pl-empty").first.wait_for()
-        assert "Authorization" not in page.locator("#curl").inner_text()
         assert "Each question stands alone" in page.locator("main").inner_text()

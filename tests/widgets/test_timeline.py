@@ -46,63 +46,59 @@ class OneBatch(Scheduler):
         return len(self.plan.admitted) == len(self.running) and super().may_admit(request)
 
 
-def test_a_static_batch_waits_for_its_longest():
+class Newest(Scheduler):
+    def next_waiting(self):
+        return self.waiting[-1]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "requests", "expected"),
+    [
+        (OneBatch, {"max_sequences": 2}, [(4, 5), (4, 2), (4, 3)], ["PDDDD", "PD", "WWWWWPDD"]),
+        (Newest, {"max_batch_tokens": 8}, [(20, 3), (4, 3)], ["PPPDD", "P--DD"]),
+        (Scheduler, {"num_blocks": 6}, 2 * [(6, 10)], ["P" + 9 * "D", "PDDDDDDWWWRDD"]),
+        (SwappingScheduler, {"num_blocks": 6}, 2 * [(6, 10)], ["P" + 9 * "D", "PDDDDDDSSSDDD"]),
+    ],
+)
+def test_each_step_of_a_request_is_a_letter(scheduler, options, requests, expected):
+    run = run_after(ToyEngine(scheduler, **options), *requests)
+    assert letters(run) == expected
+    assert [row.waited for row in run.rows] == [sum(row.kinds.count(kind) for kind in "WS-") for row in run.rows]
+
+
+def test_a_run_is_told_in_figures():
     run = run_after(ToyEngine(OneBatch, max_sequences=2), (4, 5), (4, 2), (4, 3))
-    assert letters(run) == ["PDDDD", "PD", "WWWWWPDD"]
-    assert run.steps == 8
-    assert [row.waited for row in run.rows] == [0, 0, 5]
     assert [row.to_first_token for row in run.rows] == [1, 1, 6]
     figures = run.summary()
     assert (figures.steps, figures.written, figures.written_a_step) == (8, 10, 1.25)
     assert (figures.waited_mean, figures.waited_p99, figures.largest) == (5 / 3, 5, 8)
     assert (figures.computed, figures.recomputed, figures.preempted) == (3 * 4 + 10 - 3, 0, {})
+    for scheduler, how in ((Scheduler, "recompute"), (SwappingScheduler, "swap")):
+        figures = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10)).summary()
+        assert figures.preempted == {how: 1}
+        assert figures.computed - figures.recomputed == 2 * (6 + 10 - 1)
+        assert (figures.recomputed > 0) == (how == "recompute")
 
 
-def test_chunks_arrivals_and_steps_without_a_share():
+def test_chunks_arrivals_and_the_end_of_a_recording():
     engine = ToyEngine(max_batch_tokens=8)
     recorder = Recorder(engine)
     engine.add(20, 2)
     engine.step()
     engine.add(4, 2)
     engine.run()
-    run = run_of(recorder.recording)
-    assert letters(run) == ["PPPD", " WPD"]
-    assert run.batches() == [{"P": 8}, {"P": 8}, {"P": 8}, {"D": 2}]
-    assert [(c.start, c.tokens, c.wrote) for c in run.rows[0].cells] == [(0, 8, 0), (8, 8, 0), (16, 4, 1), (20, 1, 1)]
-    assert run.rows[0].cells[0].reads == " 0 1 2 3 4 5 6 7"
-    assert [cell.writes for cell in run.rows[0].cells] == ["", "", " 20", " 21"]
     recorder.close()
     recorder.close()
     engine.add(4, 2)
     engine.run()
-    assert run_of(recorder.recording).steps == 4
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "preemption", "letter"), [(Scheduler, "recompute", "W"), (SwappingScheduler, "swap", "S")]
-)
-def test_who_gives_way_is_swapped_or_waits_and_is_recomputed(scheduler, preemption, letter):
-    run = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10))
-    first, second = run.rows
-    assert first.kinds == "P" + 9 * "D", "the oldest is never asked"
-    assert letter in second.kinds
-    assert ("R" in second.kinds) == (preemption == "recompute")
-    assert second.waited == second.kinds.count(letter) > 0
-    figures = run.summary()
-    assert figures.preempted == {preemption: 1}
-    assert figures.computed - figures.recomputed == 2 * (6 + 10 - 1)
-    assert (figures.recomputed > 0) == (preemption == "recompute")
-
-
-class Newest(Scheduler):
-    def next_waiting(self):
-        return self.waiting[-1]
-
-
-def test_who_runs_and_gets_no_tokens_is_passed_over():
-    run = run_after(ToyEngine(Newest, max_batch_tokens=8), (20, 3), (4, 3))
-    assert letters(run) == ["PPPDD", "P--DD"]
-    assert run.rows[1].waited == 2
+    run = run_of(recorder.recording)
+    assert letters(run) == ["PPPD", " WPD"]
+    assert run.batches() == [{"P": 8}, {"P": 8}, {"P": 8}, {"D": 2}]
+    cells = run.rows[0].cells
+    assert [(c.start, c.tokens, c.wrote, c.writes) for c in cells] == [
+        *((0, 8, 0, ""), (8, 8, 0, ""), (16, 4, 1, " 20"), (20, 1, 1, " 21")),
+    ]
+    assert cells[0].reads == " 0 1 2 3 4 5 6 7"
 
 
 def test_an_aborted_request_ends_and_one_that_ends_at_once_is_seen():

@@ -2,30 +2,25 @@
 // back. The page is a template of the state; `show` writes only what differs.
 
 import {
+  blockClass,
+  blockOf,
+  counter,
   drawCopyArrows,
   ownersOfBlocks,
+  PoolView,
   rowsOfBlocks,
+  scrubber,
   showBlocks,
   tableName,
   tableStrip,
 } from "./blocks.js";
-import { isOwnEnter, makeRoot, roving, setScrollStops } from "./keyboard.js";
+import { isOwnEnter, setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
-import { format, inBytes, percent, plural } from "./words.js";
+import { percent, plural } from "./words.js";
 
 /**
- * @import { BlockLook, Owner, Table } from "./blocks.js"
+ * @import { BlockLook, Owner, PoolModel, Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
- */
-
-/**
- * What the grid asks of its model, which is a widget in a notebook and a plain object on a page.
- *
- * @typedef {object} GridModel
- * @property {(name: string) => any} get
- * @property {(message: object) => void} send
- * @property {(event: string, listener: () => void) => void} on
- * @property {(event: string, listener: () => void) => void} off
  */
 
 /**
@@ -50,84 +45,46 @@ import { format, inBytes, percent, plural } from "./words.js";
  * @property {number} shared
  * @property {number} copied
  * @property {number} copying blocks that would be used if every fork copied all
+ * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {number[][]} copies [source, destination] of this step
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
  * @property {number} steps
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
- * @property {number} log_first steps before the first one of `log`
  * @property {string[]} calls calls of the pool in this step
  * @property {string | null} note
  * @property {string | null} error
  * @property {string[]} problems
  * @property {Challenge | null} challenge
- * @property {Record<number, number>} born the step in which each block was taken
- * @property {Record<number, string>} origins what took blocks in a step
  */
 
-const USUAL_MODEL = "LLaMA-2-7B";
-const MOST_WARNINGS = 4;
-const MOST_CALLS = 6;
 const STATS = /** @type {const} */ (["used", "free", "shared", "copied"]);
-const MOST_TOKENS = 99_999; // of one operation
 const FORK_TITLE = "A second sequence over the same blocks";
 const APPEND_TITLE = "Add tokens to the selected sequence";
 const WRITE_TITLE = `Append one token. It is written in the last block if there is
 room; if another sequence reads that block too, the block is copied first`;
 
 /** One view of a pool. */
-class GridView {
+class GridView extends PoolView {
   /**
-   * @param {GridModel} model
+   * @param {PoolModel} model
    * @param {HTMLElement} host
    */
   constructor(model, host) {
-    this.model = model;
-    this.root = makeRoot("block pool");
-    this.keepTabStops = roving(this.root);
-    /** @type {{presets: string[], models: {name: string, bytes: number}[]}} */
-    this.setup = model.get("setup");
+    super(model, host, "block pool");
+    /** @type {string[]} */
+    this.presets = model.get("presets");
     /** @type {GridState} */
     this.state = model.get("state");
-    /** @type {number[]} The counts of the state before. */
-    this.countsBefore = [];
     /** @type {Owner[][]} For each block the sequences that list it. */
     this.readers = [];
     /** @type {string | null} The sequence that Append, Write, Fork and Free act on. */
     this.selected = null;
-    /** @type {number | null} The block under pointer or focus. */
-    this.pointed = null;
     this.unanswered = 0; // messages to Python
-    this.refused = ""; // why the number of tokens was not accepted
 
-    host.append(this.root);
     this.onState();
-    this.listen();
-  }
-
-  /** Follows the reader and the model. */
-  listen() {
-    this.root.addEventListener("click", (event) => this.onClick(event));
-    this.root.addEventListener("input", (event) => this.onInput(event));
-    this.root.addEventListener("keydown", (event) => this.onKey(event));
-    for (const event of ["pointerover", "focusin"]) {
-      this.root.addEventListener(event, ({ target }) => this.point(this.blockOf(target)));
-    }
-    this.root.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
-    });
-    this.root.addEventListener("focusout", () => this.point(null));
-    this.onChange = () => this.onState();
-    this.model.on("change:state", this.onChange);
-    this.resized = new ResizeObserver(() => this.onResize());
-    this.resized.observe(find(this.root, ".pl-blocks"));
-  }
-
-  /** Stops what would go on without the page. */
-  remove() {
-    this.resized?.disconnect();
-    if (this.onChange) this.model.off("change:state", this.onChange);
+    this.listen({ "change:state": () => this.onState() });
   }
 
   // ---- what the reader does
@@ -141,7 +98,7 @@ class GridView {
     if (button) this.onButton(button);
     else if (logEntry) this.send({ op: "seek", step: logEntry.value });
     else if (row) this.selected = row.getAttribute("data-sequence");
-    else this.selectNextReader(this.blockOf(target));
+    else this.selectNextReader(blockOf(target));
     this.paint();
   }
 
@@ -155,8 +112,7 @@ class GridView {
     const op = button.getAttribute("data-op");
     const sequence = op === "new" ? null : this.selected;
     const takesAmount = op === "new" || op === "append";
-    this.refused = takesAmount && this.amount === null ? this.refusal : "";
-    if (!this.refused) this.send({ op, sequence, n: takesAmount ? this.amount : null });
+    this.send({ op, sequence, n: takesAmount ? this.amount : null });
   }
 
   /**
@@ -165,8 +121,7 @@ class GridView {
    * @param {number | null} blockId
    */
   selectNextReader(blockId) {
-    if (blockId === null) return;
-    const names = this.readers[blockId].map(({ name }) => name);
+    const names = (this.readers[blockId ?? -1] ?? []).map(({ name }) => name);
     if (!names.length) return;
     const place = names.indexOf(this.selected ?? "");
     this.selected = names[(place + 1) % names.length];
@@ -187,8 +142,6 @@ class GridView {
   /** @param {Event} event */
   onInput(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
-    const isRefused = target === this.amountField && target.value && this.amount === null;
-    this.refused = isRefused ? this.refusal : "";
     if (target.matches(".pl-scrubber")) this.send({ op: "seek", step: Number(target.value) });
     if (target.dataset.ref === "examples") {
       this.send({ op: "preset", name: target.value });
@@ -201,31 +154,7 @@ class GridView {
   send(message) {
     this.unanswered += 1;
     this.root.dataset.asked = String(this.unanswered);
-    this.model.send(message);
-  }
-
-  /**
-   * Lights up a block.
-   *
-   * @param {number | null} blockId
-   */
-  point(blockId) {
-    if (blockId === this.pointed) return;
-    this.pointed = blockId;
-    // Later: a block that is removed under the pointer says so in the middle of painting.
-    queueMicrotask(() => this.paint());
-  }
-
-  /**
-   * The block of the node under pointer or focus.
-   *
-   * @param {EventTarget | null} target
-   * @returns {number | null}
-   */
-  blockOf(target) {
-    const node = /** @type {Element} */ (target).closest("[data-block]");
-    const written = node?.getAttribute("data-block");
-    return written && written in this.state.counts ? Number(written) : null;
+    this.model.send?.(message);
   }
 
   /** The field of the number of tokens. It is not there before the first drawing. */
@@ -239,20 +168,9 @@ class GridView {
     return size + Math.floor(size / 4);
   }
 
-  /** The number of tokens that the reader typed; null if it is none. */
+  /** The number of tokens that the reader typed. Python refuses one that makes no sense. */
   get amount() {
-    if (!this.amountField) return this.usualAmount;
-    const typed = this.amountField.value.trim();
-    const isWhole = /^\d+$/.test(typed);
-    const n = Number(typed);
-    return isWhole && n >= 1 && n <= MOST_TOKENS ? n : null;
-  }
-
-  /** Why what was typed is no number of tokens. */
-  get refusal() {
-    const typed = this.amountField?.value || "nothing";
-    const range = `from 1 to ${format(MOST_TOKENS)}`;
-    return `The number of tokens must be a whole number ${range}, got ${typed}.`;
+    return Number(this.amountField?.value ?? this.usualAmount);
   }
 
   // ---- a new state
@@ -260,7 +178,6 @@ class GridView {
   /** Shows the state that Python sent. */
   onState() {
     const before = this.state;
-    this.countsBefore = before.counts;
     this.state = this.model.get("state");
     // By the states' numbers: a state that got lost on its way leaves no message open.
     const answers = Math.max(1, this.state.serial - before.serial);
@@ -268,12 +185,12 @@ class GridView {
     const { counts, tables, block_size: blockSize } = this.state;
     this.readers = ownersOfBlocks(counts.length, tables, blockSize);
     this.select();
-    const hadFocus = this.hasFocusIn(".pl-tables");
+    const hadFocus = this.root.matches(":has(.pl-tables :focus)");
     this.paint();
     this.placeArrows();
-    this.scrollIntoView(".pl-log", ".pl-now");
-    this.scrollIntoView(".pl-tables", ".pl-selected");
-    if (hadFocus && !this.hasFocusIn("*")) this.takeFocus();
+    this.scrollTo(".pl-log", ".pl-now");
+    this.scrollTo(".pl-tables", ".pl-selected");
+    if (hadFocus && !this.root.matches(":has(:focus)")) this.takeFocus();
     this.root.dataset.serial = String(this.state.serial);
     this.root.dataset.asked = String(this.unanswered);
   }
@@ -285,17 +202,6 @@ class GridView {
     this.selected = wanted.find((name) => name && names.includes(name)) ?? null;
   }
 
-  /**
-   * Whether the focus is in this widget, in a node of that selector.
-   *
-   * @param {string} selector
-   * @returns {boolean}
-   */
-  hasFocusIn(selector) {
-    const active = /** @type {Document} */ (this.root.getRootNode()).activeElement;
-    return this.root.contains(active) && Boolean(active?.closest(selector));
-  }
-
   /** Keeps the keyboard inside the widget: the row that had the focus is gone. */
   takeFocus() {
     const name = this.root.querySelector(".pl-selected .pl-name");
@@ -303,11 +209,10 @@ class GridView {
     (next ?? find(this.root, '[data-op="new"]')).focus();
   }
 
-  /** The page was laid out anew, or for the first time. */
   onResize() {
     this.placeArrows();
     setScrollStops(this.root.querySelectorAll(".pl-log"));
-    this.scrollIntoView(".pl-log", ".pl-now");
+    this.scrollTo(".pl-log", ".pl-now");
   }
 
   /** Arrows are where the blocks are. */
@@ -316,17 +221,15 @@ class GridView {
   }
 
   /**
-   * Scrolls a box, and nothing else, until a node of it is in view.
+   * Scrolls a box, and nothing else, until a node is in the middle of it.
    *
    * @param {string} boxSelector
    * @param {string} nodeSelector
    */
-  scrollIntoView(boxSelector, nodeSelector) {
+  scrollTo(boxSelector, nodeSelector) {
     const box = find(this.root, boxSelector);
     const node = /** @type {HTMLElement | null} */ (box.querySelector(nodeSelector));
-    const top = node ? node.offsetTop - box.offsetTop - box.scrollTop : 0;
-    const below = top + (node?.offsetHeight ?? 0) - box.clientHeight;
-    if (top < 0 || below > 0) box.scrollTop = atLineStart(box, box.scrollTop + below);
+    if (node) box.scrollTop = node.offsetTop - box.offsetTop - box.clientHeight / 2;
   }
 
   // ---- the page
@@ -334,14 +237,14 @@ class GridView {
   /** Draws the state, the selection, and what is pointed at. */
   paint() {
     const { counts, columns, step } = this.state;
-    const isPointing = this.pointed !== null && counts[this.pointed] > 0;
-    this.root.className = classes({ root: true, many: columns > 16, pointing: isPointing });
+    this.root.className = classes({ root: true, many: columns > 16 });
     show(this.root, this.page());
     const rows = rowsOfBlocks(counts.length, columns);
     showBlocks(this.root, rows, this.state.block_size, (blockId) => this.lookOfBlock(blockId));
     show(find(this.root, ".pl-tables"), this.tables());
     // A late answer must not pull back a slider that moves.
     if (!this.unanswered) findInput(this.root, ".pl-scrubber").value = String(step);
+    this.lightUp();
     this.keepTabStops();
     setScrollStops(this.root.querySelectorAll(".pl-log"));
   }
@@ -362,12 +265,7 @@ class GridView {
       )}</div>
       <div class="pl-body">
         <div class="pl-main">
-          <div class="pl-canvas">
-            <div class="pl-blocks" role="grid" aria-label="physical blocks"
-              style="--columns: ${this.state.columns}" data-own></div>
-            <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
-          <p class="pl-detail">${this.describe(this.pointed)}</p>
-          <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
+          ${this.canvas(this.state.columns)}
         </div>
         <div class="pl-side">
           <div class="pl-stats">${this.stats()}</div>
@@ -379,16 +277,14 @@ class GridView {
 
   /** What a screen reader says of the step. */
   spoken() {
-    const { note, log, log_first: logFirst, step } = this.state;
-    return note ?? log[step - 1 - logFirst]?.[0] ?? "the pool is empty";
+    const { note, log, step } = this.state;
+    return note ?? log[step - 1]?.[0] ?? "the pool is empty";
   }
 
   /** What went wrong, one line each. */
   warnings() {
     const { note, error, problems } = this.state;
-    const all = [this.refused, note, error, ...problems].filter((line) => line);
-    if (all.length <= MOST_WARNINGS) return all;
-    return [...all.slice(0, MOST_WARNINGS), `and ${all.length - MOST_WARNINGS} more`];
+    return [note, error, ...problems].filter((line) => line);
   }
 
   /**
@@ -397,15 +293,15 @@ class GridView {
    */
   toolbar(table) {
     const { step, steps } = this.state;
-    const { presets } = this.setup;
-    const amount = this.amount ?? "";
+    const { presets } = this;
+    const { amount } = this;
     const newTitle = "A sequence of its own, with its own block table";
     const freeTitle = "Give back the blocks of the selected sequence";
     const has = Boolean(table);
     return html`<div class="pl-toolbar" role="group" aria-label="operations">
         ${button("new", true, "New sequence", newTitle, 0)}
         <label class="pl-tokens">of <input class="pl-amount" type="number" min="1"
-          max="${MOST_TOKENS}" value="${this.usualAmount}" title="Enter makes a sequence"
+          value="${this.usualAmount}" title="Enter makes a sequence"
           data-own-enter> token${amount === 1 ? "" : "s"}</label>
         <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
           <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
@@ -428,44 +324,26 @@ class GridView {
 
   /** @returns {Markup[]} */
   stats() {
-    return STATS.map((name) => {
-      return html`<div class="pl-stat">
-            <b data-stat="${name}">${format(this.state[name])}</b><span>${name}</span></div>`;
-    });
+    return STATS.map((name) => counter(name, this.state[name]));
   }
 
   /** How many blocks this pool uses, how many a pool that copies would use, and what that saves. */
   memory() {
-    const { used, copying, block_size: blockSize } = this.state;
-    const { models } = this.setup;
-    const chosen = /** @type {HTMLSelectElement | null} */ (
-      this.root.querySelector("[data-ref=model]")
-    );
-    const chosenName = chosen?.value ?? USUAL_MODEL;
-    const bytesOfToken = models.find(({ name }) => name === chosenName)?.bytes ?? 0;
-    const saved = inBytes(Math.max(0, copying - used) * blockSize * bytesOfToken);
+    const { used, copying, saved } = this.state;
     const most = Math.max(1, used, copying);
-    const options = models.map(({ name }) => {
-      return html`<option ${name === USUAL_MODEL ? "selected" : ""}>${name}</option>`;
-    });
     return html`<div class="pl-meters">
             ${meter("this pool", used, most, "")}
             ${meter("with copies", copying, most, "pl-hatched")}</div>
-          <p class="pl-saved"><b>${saved}</b> saved for
-            <select class="pl-select" data-ref="model" aria-label="model">${options}</select></p>`;
+          <p class="pl-saved"><b>${saved}</b> saved for LLaMA-2-7B</p>`;
   }
 
   /** The steps so far, and a slider to go back. */
   history() {
     const { step, steps, calls, log } = this.state;
     const position = `Step ${step} of ${steps}`;
-    const shownCalls = calls.slice(0, MOST_CALLS);
-    if (calls.length > MOST_CALLS) shownCalls.push("…");
     return html`<div class="pl-history">
-            <label><span class="pl-step">${position}</span>
-              <input type="range" class="pl-scrubber" aria-label="step" min="0"
-                max="${Math.max(1, steps)}" aria-valuetext="${position}"></label>
-            <p class="pl-calls">${shownCalls.join(" · ")}</p>
+            ${scrubber(position, steps)}
+            <p class="pl-calls">${calls.join(" · ")}</p>
             <ol class="pl-log" aria-label="steps so far">${log.map((entry, i) =>
               this.logEntry(entry, i),
             )}</ol></div>`;
@@ -477,8 +355,8 @@ class GridView {
    * @returns {Markup}
    */
   logEntry([text, bad], i) {
-    const { step, log_first: logFirst } = this.state;
-    const number = logFirst + i + 1;
+    const { step } = this.state;
+    const number = i + 1;
     const css = classes({ now: number === step, later: number > step, bad });
     return html`<li value="${number}" class="${css}">${text}</li>`;
   }
@@ -495,28 +373,17 @@ class GridView {
     const held = Math.max(0, ...owners.map((owner) => owner.held));
     const holders = names.join(" and ") || "in no table";
     const said = count ? `${holders}, count ${count}, ${held} of ${size} tokens` : "free";
-    return { count, owners, css: this.blockClass(blockId), said };
+    return { count, owners, css: this.cssOf(blockId), said };
   }
 
   /**
    * @param {number} blockId
    * @returns {string}
    */
-  blockClass(blockId) {
-    const { counts, copies } = this.state;
-    const count = counts[blockId];
-    const isDestination = copies.some(([, destination]) => destination === blockId);
-    return classes({
-      block: true,
-      used: count,
-      empty: !count,
-      shared: count > 1,
-      source: !isDestination && copies.some(([source]) => source === blockId),
-      destination: isDestination,
-      lost: count && !this.readers[blockId].length,
-      fresh: count && this.countsBefore[blockId] === 0,
-      lit: blockId === this.pointed,
-    });
+  cssOf(blockId) {
+    const count = this.state.counts[blockId];
+    const lost = count && !this.readers[blockId].length;
+    return blockClass(blockId, count, this.state.copies, { lost });
   }
 
   /** The block tables of all sequences, below the numbers of the logical blocks. */
@@ -541,7 +408,7 @@ class GridView {
       style="--c: ${color}" data-sequence="${name}" aria-selected="${isSelected}">
       <button class="pl-name" type="button" role="gridcell"
         tabindex="-1">${tableName(table)}</button>
-      ${tableStrip(table, this.state.block_size, this.pointed)}</div>`;
+      ${tableStrip(table, this.state.block_size)}</div>`;
   }
 
   // ---- sentences
@@ -555,9 +422,8 @@ class GridView {
   whatNext(table) {
     const { step, steps, tables, problems } = this.state;
     if (!table) {
-      const tokens = this.amount ? plural(this.amount, "token") : "tokens";
-      const take = this.amount === 1 ? "takes a block" : "take blocks";
-      return `Start here: New sequence. Its ${tokens} ${take} from the pool.`;
+      const tokens = plural(this.amount, "token");
+      return `Start here: New sequence, with room for ${tokens} in blocks of the pool.`;
     }
     if (step < steps) {
       return `This is step ${step} of ${steps}. What you do now replaces the steps after it.`;
@@ -599,13 +465,11 @@ class GridView {
     if (blockId === null) {
       return "Point at a block, tap it, or move there with the arrow keys to see what it holds.";
     }
-    const { counts, born, origins } = this.state;
+    const { counts } = this.state;
     if (!counts[blockId]) return `Block ${blockId} is free.`;
     const parts = [`Block ${blockId}: ${plural(counts[blockId], "reference")}`];
     parts.push(...this.readers[blockId].map((reader) => this.describeReader(reader)));
     if (!this.readers[blockId].length) parts.push("in no table: lost");
-    const step = born[blockId];
-    if (step) parts.push(`taken in step ${step}, ${origins[step]}`);
     const slot = this.describeSlot(blockId);
     if (slot) parts.push(slot);
     return parts.join(" · ");
@@ -638,19 +502,6 @@ class GridView {
     const slot = blockId * size + offset;
     return `token ${token} is in slot ${blockId} × ${size} + ${offset} = ${slot}`;
   }
-}
-
-/**
- * The first place from `top` on at which a line of a box begins, so that no line is cut in two.
- *
- * @param {HTMLElement} box
- * @param {number} top pixels that are scrolled
- * @returns {number}
- */
-function atLineStart(box, top) {
-  const lines = /** @type {HTMLElement[]} */ ([...box.children]);
-  const starts = lines.map((line) => line.offsetTop - box.offsetTop);
-  return starts.find((start) => start >= top) ?? top;
 }
 
 /**
@@ -695,7 +546,7 @@ function challengeTemplate({ goal, missing, hint, why, solved: [shown, all] }) {
 }
 
 /**
- * @param {{model: GridModel, el: HTMLElement}} context
+ * @param {{model: PoolModel, el: HTMLElement}} context
  * @returns {() => void} what removes the grid
  */
 function renderGrid({ model, el }) {

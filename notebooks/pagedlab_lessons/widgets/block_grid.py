@@ -23,8 +23,6 @@ from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture
 from pagedlab_lessons.widgets.session import Session
 
-LOG_WINDOW = 60  # entries of the log that a state contains
-
 
 class BlockPoolWidget(Page):
     """A block pool to click on.
@@ -47,7 +45,7 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    setup = traitlets.Dict().tag(sync=True)  # what stays the same: examples, models
+    presets: Any = traitlets.List().tag(sync=True)  # names of the examples
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(
@@ -76,9 +74,7 @@ class BlockPoolWidget(Page):
         self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
-        models = [{"name": model.name, "bytes": model.bytes_per_token} for model in MODELS.values()]
-        presets = [] if challenge else list(PRESETS)
-        super().__init__(setup={"models": models, "presets": presets})
+        super().__init__(presets=[] if challenge else list(PRESETS))
         self.on_msg(self.receive)
         if preset:
             self.preset(preset)
@@ -201,10 +197,13 @@ class BlockPoolWidget(Page):
         """
         session = self.session
         last = session.last
+        grid = session.reading.snapshot(session.colors)
+        tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
         self.pool = session.pool  # the one that is driven
         self._serial += 1
         self.state = {
-            **session.reading.snapshot(session.colors),
+            **grid,
+            "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
             "focus": focus,
             "note": note,
@@ -215,29 +214,8 @@ class BlockPoolWidget(Page):
             "error": last.error if last else None,
             "problems": [*(last.problems if last else ()), *session.reading.problems],
             "calls": list(last.calls) if last else [],
-            **self._origins(),
-            **self._log(),
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
-        }
-
-    def _origins(self) -> dict[str, Any]:
-        """Return the step in which each block was taken, and the operations of these steps."""
-        origins = self.session.origins()
-        log = self.session.log
-        return {
-            "born": {str(block_id): step for block_id, step in origins.items()},
-            "origins": {str(step): str(log[step - 1].operation) for step in set(origins.values())},
-        }
-
-    def _log(self) -> dict[str, Any]:
-        """Return the entries of the log around the present step."""
-        session = self.session
-        last_first = len(session.log) - LOG_WINDOW
-        first = max(0, min(session.cursor - LOG_WINDOW // 2, last_first))
-        entries = session.log[first : first + LOG_WINDOW]
-        return {
-            "log_first": first,
-            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in entries],
         }
 
     def _goal(self, challenge: Challenge) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
-import { classes, find, html, showList, withData } from "./markup.js";
-import { percent, plural } from "./words.js";
+import { makeRoot, roving } from "./keyboard.js";
+import { classes, find, html, listenTo, showList, withData } from "./markup.js";
+import { format, percent, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
@@ -25,7 +26,168 @@ import { percent, plural } from "./words.js";
  * @property {number} held tokens that it has in the block
  */
 
+/**
+ * What a view of a pool asks of its model: a widget in a notebook, a plain object on a page.
+ *
+ * @typedef {object} PoolModel
+ * @property {(name: string) => any} get
+ * @property {(message: object) => void} [send]
+ * @property {(event: string, listener: () => void) => void} on
+ * @property {(event: string, listener: () => void) => void} off
+ */
+
 const MOST_BANDS = 4; // owners that are drawn in one block
+
+/** The page of a pool, on which everything that belongs to the block pointed at lights up. */
+export class PoolView {
+  /**
+   * @param {PoolModel} model
+   * @param {HTMLElement} host
+   * @param {string} label what a screen reader says of the widget
+   */
+  constructor(model, host, label) {
+    this.model = model;
+    this.root = makeRoot(label);
+    this.keepTabStops = roving(this.root);
+    /** @type {number | null} The block under pointer or focus. */
+    this.pointed = null;
+    this.resized = new ResizeObserver(() => this.onResize());
+    this.stopListening = () => {};
+    host.append(this.root);
+  }
+
+  /**
+   * Follows the reader and the model.
+   *
+   * @param {Record<string, () => void>} modelListeners by the model's event
+   */
+  listen(modelListeners) {
+    this.root.addEventListener("click", (event) => this.onClick(event));
+    this.root.addEventListener("input", (event) => this.onInput(event));
+    this.root.addEventListener("keydown", (event) => this.onKey(event));
+    for (const event of ["pointerover", "focusin"]) {
+      this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
+    }
+    this.root.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("focusout", () => this.point(null));
+    this.stopListening = listenTo(this.model, modelListeners);
+    this.resized.observe(this.root);
+  }
+
+  /** Stops what would go on without the page. */
+  remove() {
+    this.resized.disconnect();
+    this.stopListening();
+  }
+
+  /** @param {MouseEvent} _event */
+  onClick(_event) {}
+
+  /** @param {Event} _event */
+  onInput(_event) {}
+
+  /** @param {KeyboardEvent} _event */
+  onKey(_event) {}
+
+  /** The page was laid out anew, or for the first time. */
+  onResize() {}
+
+  /**
+   * What the block that is pointed at holds, or what to do if there is none.
+   *
+   * @param {number | null} _blockId
+   */
+  describe(_blockId) {
+    return "";
+  }
+
+  /** @param {number | null} blockId */
+  point(blockId) {
+    if (blockId === this.pointed) return;
+    this.pointed = blockId;
+    this.lightUp();
+  }
+
+  /** Lights up every node of the block that is pointed at, and says what it holds. */
+  lightUp() {
+    for (const node of this.root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
+    const nodes = this.root.querySelectorAll(withData("block", this.pointed ?? "none"));
+    for (const node of nodes) node.classList.add("pl-lit");
+    this.root.classList.toggle("pl-pointing", nodes.length > 1);
+    find(this.root, ".pl-detail").textContent = this.describe(this.pointed);
+  }
+
+  /**
+   * The place of blocks, block tables, and the sentence between them.
+   *
+   * @param {number} columns blocks a row
+   * @returns {Markup}
+   */
+  canvas(columns) {
+    return html`<div class="pl-canvas">
+        <div class="pl-blocks" role="grid" aria-label="physical blocks"
+          style="--columns: ${columns}" data-own></div>
+        <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
+      <p class="pl-detail" data-own></p>
+      <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>`;
+  }
+}
+
+/**
+ * The block of the node under pointer or focus.
+ *
+ * @param {EventTarget | null} target
+ * @returns {number | null}
+ */
+export function blockOf(target) {
+  const node = /** @type {Element} */ (target).closest("[data-block]");
+  const written = node?.getAttribute("data-block");
+  return written ? Number(written) : null;
+}
+
+/**
+ * The slider over the steps.
+ *
+ * @param {string} position in words
+ * @param {number} last
+ * @returns {Markup}
+ */
+export function scrubber(position, last) {
+  return html`<label><span class="pl-step">${position}</span>
+    <input type="range" class="pl-scrubber" aria-label="step" min="0"
+      max="${Math.max(1, last)}" aria-valuetext="${position}"></label>`;
+}
+
+/**
+ * A counter.
+ *
+ * @param {string} name
+ * @param {number} n
+ * @param {string} [label]
+ * @returns {Markup}
+ */
+export function counter(name, n, label = name) {
+  return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
+    <span>${label}</span></div>`;
+}
+
+/**
+ * The classes of a block.
+ *
+ * @param {number} blockId
+ * @param {number} count references
+ * @param {number[][]} copies [source, destination] of each copy of this step
+ * @param {Record<string, unknown>} more
+ * @returns {string}
+ */
+export function blockClass(blockId, count, copies, more) {
+  const destination = copies.some((copy) => copy[1] === blockId);
+  const source = !destination && copies.some((copy) => copy[0] === blockId);
+  const shared = count > 1;
+  return classes({ block: true, used: count, empty: !count, shared, source, destination, ...more });
+}
 
 /**
  * How many tokens of a sequence its logical block number `index` holds.
@@ -161,15 +323,13 @@ export function tableName({ name, pattern, tokens }) {
  *
  * @param {Table} table
  * @param {number} blockSize tokens a block
- * @param {number | null} [lit] the block that is pointed at
  * @returns {Markup}
  */
-export function tableStrip({ name, tokens, blocks }, blockSize, lit = null) {
+export function tableStrip({ name, tokens, blocks }, blockSize) {
   const cells = blocks.map((blockId, index) => {
     const held = heldTokens(tokens, index, blockSize);
-    const css = classes({ cell: true, lit: blockId !== null && blockId === lit });
     const place = `${name}, logical block ${index}: physical block ${blockId}`;
-    return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
+    return html`<button type="button" role="gridcell" tabindex="-1" class="pl-cell"
       data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
       style="width: ${percent(held, blockSize)}"></i><span
       aria-hidden="true">${blockId ?? "?"}</span></button>`;

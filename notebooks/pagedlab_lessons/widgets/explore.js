@@ -2,7 +2,7 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot } from "./keyboard.js";
-import { find, findInput, html, withData } from "./markup.js";
+import { find, findInput, html, listenTo, withData } from "./markup.js";
 import { format } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
@@ -32,8 +32,6 @@ import { format } from "./words.js";
  */
 
 const PART = "[data-link], [data-say], [data-set]";
-const PLAY = { sign: "▶", name: "play" };
-const PAUSE = { sign: "❚❚", name: "pause" };
 const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
 const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
 const SHORTEST_FRAME = 150; // milliseconds
@@ -41,7 +39,7 @@ const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
 const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
-const NARROW_PAGE = 700; // pixels; a page may say more, in --narrow-page, for what is no chart
+const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-page
 const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -64,12 +62,8 @@ class ExploreView {
     /** @type {Record<string, Value>} What the controls show. */
     this.values = at;
     this.isWaiting = false;
-    /** @type {Record<string, Value>} What the drawing is to show: the latest values. */
-    this.wanted = at;
     /** @type {boolean} Whether to ask again as soon as the answer is there. */
     this.hasMore = false;
-    /** @type {string | null} The control that shows its value when the drawing does. */
-    this.following = null;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.typingTimer = undefined;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -80,16 +74,12 @@ class ExploreView {
     this.playing = null;
     /** @type {string | null} The slider that was paused. */
     this.paused = null;
-    /** @type {{x: number, y: number} | null} Where the pointer is while it is in the drawing. */
-    this.pointer = null;
+    /** @type {HTMLElement | null} The part that lights up. */
+    this.lit = null;
     /** @type {boolean} Whether the page is narrow. */
     this.isNarrow = false;
     /** @type {number} The width of the drawing, in pixels. */
     this.width = 0;
-    /** @type {number} The greatest height that it had at this width. */
-    this.tallest = 0;
-    /** @type {number} The greatest height of the headline at this width. */
-    this.tallestHeadline = 0;
     /** @type {number} The width at which the smallest letters so far can be read, in pixels. */
     this.readableWidth = 0;
 
@@ -97,6 +87,7 @@ class ExploreView {
     this.root.className = "pl-root px-root";
     this.root.innerHTML = this.page().source;
     this.controlBox = find(this.root, ".px-controls");
+    this.room = find(this.root, ".px-room");
     this.picture = find(this.root, ".px-picture");
     this.headline = find(this.root, ".px-headline");
     this.said = find(this.root, ".px-say");
@@ -113,19 +104,21 @@ class ExploreView {
     this.controlBox.addEventListener("input", (event) => this.onInput(event));
     this.root.addEventListener("click", (event) => this.onClick(event));
     this.picture.addEventListener("keydown", (event) => this.onKey(event));
-    for (const event of ["pointerover", "pointermove"]) {
-      this.picture.addEventListener(event, (moved) => this.onPointer(moved));
-    }
-    this.picture.addEventListener("pointerleave", (left) => this.onPointerLeave(left));
-    this.root.addEventListener("pointerdown", (pressed) => this.onPress(pressed));
-    this.picture.addEventListener("focusin", ({ target }) => this.onFocus(target));
-    this.picture.addEventListener("focusout", () => this.lightUp(this.hoveredPart()));
-    this.onDrawnListener = () => this.onDrawn();
-    this.onAskedListener = () => this.onAsked();
+    this.picture.addEventListener("pointerover", ({ target }) => this.lightUp(partOf(target)));
+    this.picture.addEventListener("pointerleave", ({ pointerType }) => {
+      if (pointerType !== "touch") this.lightUp(null); // what a finger touched stays lit
+    });
+    this.root.addEventListener("pointerdown", ({ target }) => {
+      if (!partOf(target)) this.lightUp(null);
+    });
+    this.picture.addEventListener("focusin", ({ target }) => this.onFocus(partOf(target)));
+    this.picture.addEventListener("focusout", () => this.lightUp(null));
     this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
-    this.model.on("change:drawn", this.onDrawnListener);
-    this.model.on("change:asked", this.onAskedListener);
+    this.stopListening = listenTo(this.model, {
+      "change:drawn": () => this.onDrawn(),
+      "change:asked": () => this.onAsked(),
+    });
   }
 
   /** Stops what would go on without the page. */
@@ -134,8 +127,7 @@ class ExploreView {
     clearTimeout(this.typingTimer);
     clearTimeout(this.busyTimer);
     this.resized?.disconnect();
-    if (this.onDrawnListener) this.model.off("change:drawn", this.onDrawnListener);
-    if (this.onAskedListener) this.model.off("change:asked", this.onAskedListener);
+    this.stopListening?.();
   }
 
   /** @returns {Markup} */
@@ -143,7 +135,8 @@ class ExploreView {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
       ${noteTemplate(this.controls)}
       <span class="px-busy" role="status"></span></div>
-      <p class="px-headline" aria-hidden="true"></p><div class="px-picture"></div>
+      <div class="px-room"><p class="px-headline" aria-hidden="true"></p>
+        <div class="px-picture"></div></div>
       <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
         <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
   }
@@ -187,7 +180,6 @@ class ExploreView {
     this.paused = null;
     if (input.type === "text") {
       this.values = { ...this.values, [name]: input.value };
-      this.wanted = { ...this.wanted, [name]: input.value };
       clearTimeout(this.typingTimer);
       this.typingTimer = setTimeout(() => this.request(), TYPING_ENDS_AFTER);
     } else {
@@ -202,33 +194,19 @@ class ExploreView {
    * @param {Value} value
    */
   ask(name, value) {
-    this.following = null;
-    this.values = { ...this.wanted, [name]: value };
-    this.wanted = this.values;
+    this.values = { ...this.values, [name]: value };
     this.showValues();
     this.request();
   }
 
-  /**
-   * Asks for the drawing with another value, which the control shows when the drawing does.
-   *
-   * @param {string} name
-   * @param {Value} value
-   */
-  askToFollow(name, value) {
-    this.following = name;
-    this.wanted = { ...this.wanted, [name]: value };
-    this.request();
-  }
-
-  /** Asks for the drawing that is wanted, now or after the answer to the open question. */
+  /** Asks for the drawing of the values, now or after the answer to the open question. */
   request() {
     clearTimeout(this.typingTimer);
     if (this.isWaiting) this.hasMore = true;
     else this.send();
   }
 
-  /** Sends the values that are wanted. */
+  /** Sends the values. */
   send() {
     this.number += 1;
     this.isWaiting = true;
@@ -237,7 +215,7 @@ class ExploreView {
     this.busyTimer = setTimeout(() => {
       this.busy.textContent = "computing …";
     }, BUSY_AFTER);
-    this.model.set("asked", { number: this.number, at: this.wanted });
+    this.model.set("asked", { number: this.number, at: this.values });
     this.model.save_changes();
   }
 
@@ -263,9 +241,9 @@ class ExploreView {
     this.paused = wasPlaying ? name : null;
     if (wasPlaying) return;
     this.playing = name;
-    showOnButton(find(this.root, withData("play", name)), PAUSE);
+    showOnButton(find(this.root, withData("play", name)), "❚❚", "pause");
     const last = this.lastOption(name);
-    if (!wasPaused || this.wanted[name] === last) this.askToFollow(name, 0);
+    if (!wasPaused || this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
     this.playTimer = setInterval(() => this.playOn(name), interval);
   }
@@ -276,15 +254,16 @@ class ExploreView {
    * @param {string} name
    */
   playOn(name) {
-    const place = Number(this.wanted[name]);
+    const place = Number(this.values[name]);
     if (!this.root.isConnected || place >= this.lastOption(name)) this.stopPlaying();
-    else if (!this.isWaiting) this.askToFollow(name, place + 1);
+    else if (!this.isWaiting) this.ask(name, place + 1);
   }
 
   stopPlaying() {
     clearInterval(this.playTimer);
     this.playing = null;
-    for (const button of this.root.querySelectorAll("[data-play]")) showOnButton(button, PLAY);
+    for (const button of this.root.querySelectorAll("[data-play]"))
+      showOnButton(button, "▶", "play");
   }
 
   /**
@@ -321,58 +300,15 @@ class ExploreView {
     });
   }
 
-  /** The part under the pointer, or null. */
-  hoveredPart() {
-    if (!this.pointer || !this.root.isConnected) return null;
-    const page = /** @type {Document} */ (this.root.getRootNode());
-    const part = partOf(page.elementFromPoint(this.pointer.x, this.pointer.y));
-    return part && this.picture.contains(part) ? part : null;
-  }
-
-  /** The part that lights up: the one under the pointer, or the one that the keyboard reached. */
-  litPart() {
-    const focused = this.focusedPart();
-    return this.hoveredPart() ?? (focused?.matches(":focus-visible") ? focused : null);
-  }
-
-  /** @param {Event} event a pointer's */
-  onPointer(event) {
-    const { clientX, clientY, target, type } = /** @type {PointerEvent} */ (event);
-    this.pointer = { x: clientX, y: clientY };
-    if (type === "pointerover") this.lightUp(partOf(target) ?? this.litPart());
-  }
-
   /**
-   * What a finger touched stays lit when the finger leaves.
+   * A part that the focus reached lights up.
    *
-   * @param {PointerEvent} event
+   * @param {HTMLElement | null} part
    */
-  onPointerLeave({ pointerType }) {
-    this.pointer = null;
-    if (pointerType !== "touch") this.lightUp(this.litPart());
-  }
-
-  /**
-   * A press beside the parts puts the light out that a touch left.
-   *
-   * @param {PointerEvent} event
-   */
-  onPress({ target, pointerType }) {
-    if (pointerType === "touch" && !partOf(target)) this.lightUp(null);
-  }
-
-  /**
-   * A part that the keyboard reached lights up until the pointer moves again. A part that a finger
-   * tapped gets the focus after the finger has left, and lights up too.
-   *
-   * @param {EventTarget | null} target
-   */
-  onFocus(target) {
-    const part = partOf(target);
+  onFocus(part) {
     if (!part) return;
-    if (part.matches(":focus-visible")) this.pointer = null;
     this.setTabStop(this.parts().indexOf(part));
-    this.lightUp(this.litPart() ?? part);
+    this.lightUp(part);
   }
 
   /**
@@ -381,6 +317,7 @@ class ExploreView {
    * @param {HTMLElement | null} part
    */
   lightUp(part) {
+    this.lit = part;
     const words = part?.dataset.link?.split(" ") ?? [];
     this.root.classList.toggle("pl-pointing", words.length > 0);
     for (const other of this.picture.querySelectorAll("[data-link]")) {
@@ -409,14 +346,14 @@ class ExploreView {
   }
 
   /**
-   * Arrow keys move the focus from part to part, and Enter chooses. Keys in an input of the drawing
-   * are the input's own.
+   * Arrow keys move the focus from part to part, and Enter chooses. Other keys
+   * are left alone.
    *
    * @param {KeyboardEvent} event
    */
   onKey(event) {
     const part = partOf(event.target);
-    if (!part || isInput(event.target)) return;
+    if (!part) return;
     const parts = this.parts();
     const next = parts[parts.indexOf(part) + ARROWS[event.key]];
     if (next) {
@@ -433,15 +370,16 @@ class ExploreView {
     const drawn = this.model.get("drawn");
     if (drawn.number < this.number) return;
     const focused = this.focusedPart();
-    const place = focused ? this.parts().indexOf(focused) : -1;
+    const parts = this.parts();
+    const place = focused ? parts.indexOf(focused) : -1;
+    const litPlace = this.lit ? parts.indexOf(this.lit) : -1;
     this.isWaiting = false;
     clearTimeout(this.busyTimer);
     this.busy.textContent = "";
     this.showDrawing(drawn.html);
-    this.follow();
     this.setTabStop(Math.max(place, 0));
     if (focused) this.parts()[place]?.focus();
-    this.lightUp(this.litPart());
+    this.lightUp(this.parts()[litPlace] ?? null);
     if (this.hasMore) this.send();
   }
 
@@ -451,7 +389,7 @@ class ExploreView {
    * @param {string} drawing
    */
   showDrawing(drawing) {
-    this.isNarrow = this.hasNarrowPage(drawing);
+    this.isNarrow = this.hasNarrowPage();
     this.root.classList.toggle("px-small", this.isNarrow);
     const at = drawing.indexOf(NARROW);
     const [wide, narrow] = at > 0 ? [drawing.slice(0, at), drawing.slice(at)] : [drawing, ""];
@@ -462,32 +400,17 @@ class ExploreView {
     this.keepRoom();
   }
 
-  /**
-   * Whether the page is narrow for a drawing. A chart has larger letters than a drawing of texts.
-   *
-   * @param {string} drawing
-   */
-  hasNarrowPage(drawing) {
+  /** Whether the page is narrow for a drawing. */
+  hasNarrowPage() {
     const { clientWidth } = this.controlBox; // as wide as what the root contains
     const said = Number(getComputedStyle(this.root).getPropertyValue("--narrow-page"));
-    const widest = drawing.includes("<text") ? Math.max(said, NARROW_PAGE) : NARROW_PAGE;
-    return clientWidth > 0 && clientWidth <= widest;
+    return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
   }
 
   /** Shows the other variant of the drawing when the page has become narrow or wide. */
   onResize() {
-    const { html: drawing } = this.model.get("drawn");
-    if (this.isNarrow === this.hasNarrowPage(drawing)) this.keepRoom();
-    else this.showDrawing(drawing);
-  }
-
-  /** Shows the value of the control that plays, now that the drawing shows it. */
-  follow() {
-    if (this.following === null) return;
-    const { at } = this.model.get("asked");
-    this.values = { ...this.values, [this.following]: at[this.following] };
-    this.following = null;
-    this.showValues();
+    if (this.isNarrow === this.hasNarrowPage()) this.keepRoom();
+    else this.showDrawing(this.model.get("drawn").html);
   }
 
   /**
@@ -520,17 +443,11 @@ class ExploreView {
       const said = part.getAttribute("data-say") ?? "";
       if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
     }
-    if (this.width !== this.picture.clientWidth) {
-      this.width = this.picture.clientWidth;
-      this.tallest = 0;
-      this.tallestHeadline = 0;
-      this.picture.style.minHeight = "";
-      this.headline.style.minHeight = "";
+    if (this.width !== this.room.clientWidth) {
+      this.width = this.room.clientWidth;
+      this.room.style.minHeight = "";
     }
-    this.tallestHeadline = Math.max(this.tallestHeadline, this.headline.scrollHeight);
-    this.headline.style.minHeight = `${this.tallestHeadline}px`;
-    this.tallest = Math.max(this.tallest, this.picture.scrollHeight);
-    this.picture.style.minHeight = `${this.tallest}px`;
+    this.room.style.minHeight = `${this.room.getBoundingClientRect().height}px`;
   }
 
   /** The values were set in Python, or in another view. */
@@ -539,7 +456,6 @@ class ExploreView {
     if (number <= this.number) return;
     this.number = number;
     this.values = at;
-    this.wanted = at;
     this.controls = this.model.get("controls");
     this.showValues();
   }
@@ -558,11 +474,12 @@ function wordsOf(option) {
  * Shows on a play button what a click on it will do.
  *
  * @param {Element} button
- * @param {{sign: string, name: string}} action
+ * @param {string} sign
+ * @param {string} label
  */
-function showOnButton(button, { sign, name }) {
+function showOnButton(button, sign, label) {
   button.textContent = sign;
-  button.setAttribute("aria-label", name);
+  button.setAttribute("aria-label", label);
 }
 
 /**
@@ -576,22 +493,12 @@ function partOf(node) {
 }
 
 /**
- * Whether a node takes keys for itself.
- *
- * @param {EventTarget | null} node
- * @returns {boolean}
- */
-function isInput(node) {
-  return node instanceof Element && node.matches("input, select, textarea");
-}
-
-/**
  * @param {Control} control
  * @returns {Markup}
  */
 function controlTemplate({ name, kind, fixed }) {
   const play = html`<button class="pl-button" data-play="${name}"
-    aria-label="${PLAY.name}">${PLAY.sign}</button>`;
+    aria-label="play">▶</button>`;
   return html`
     <label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>

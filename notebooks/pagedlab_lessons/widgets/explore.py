@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
+from pagedlab.arguments import one_of
 from pagedlab_lessons.drawing import Drawing
 from pagedlab_lessons.figure_words import described
 from pagedlab_lessons.widgets.assets import script, style
@@ -76,7 +77,7 @@ def _control(name: str, given: Any) -> _Control:
     control = _Control("slider", options, 0)
     if first not in options:
         written = ", ".join(control.written())
-        raise ValueError(f"{name} must begin at one of its options {written}, got {first!r}")
+        raise ValueError(f"{name} must be one of its options {written}, got {first!r}")
     return control._replace(at=options.index(first))
 
 
@@ -130,24 +131,15 @@ class Explorer(Page):
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
-        """Give every control new options and a new value.
+        """Give controls new options and a new value.
 
         Args:
             controls: as in `explore`, each of the kind that it was.
 
         Raises:
-            ValueError: If a control is missing, new, or of another kind.
+            ValueError: If a control is new, or of another kind.
         """
-        if set(controls) != set(self._controls):
-            given = ", ".join(controls) or "none"
-            raise ValueError(f"the controls are {', '.join(self._controls)}; got {given}")
-        offered = {}
-        for name, given in controls.items():
-            offered[name] = _control(name, given)
-            kind = self._controls[name].kind
-            if offered[name].kind != kind:
-                raise ValueError(f"{name} is a {kind} and stays one: give {KINDS}, got {given!r}")
-        self._controls = offered
+        self._controls |= {name: self._like(name, given) for name, given in controls.items()}
         self._show_controls()
 
     def _show_controls(self) -> None:
@@ -177,23 +169,21 @@ class Explorer(Page):
         """
         at = dict(self.asked["at"])
         for name, value in values.items():
-            at[name] = self._position(name, value)
+            options = self._known(name).options
+            at[name] = self._like(name, (options, value) if options else value).at
         self.asked = {"number": self.asked["number"] + 1, "at": at}
 
-    def _position(self, name: str, value: Any) -> Any:
-        """Return the position of a control at a value."""
-        if name not in self._controls:
-            raise ValueError(f"there is no control {name!r}; there are {', '.join(self._controls)}")
-        control = self._controls[name]
-        if control.kind == "slider":
-            if value not in control.options:
-                written = ", ".join(control.written())
-                raise ValueError(f"{name} must be one of {written}, got {value!r}")
-            return control.options.index(value)
-        wanted = str if control.kind == "text" else bool
-        if not isinstance(value, wanted):
-            raise ValueError(f"{name} must be a {wanted.__name__}, got {value!r}")
-        return value
+    def _known(self, name: str) -> _Control:
+        """Return the control of this name."""
+        return self._controls[one_of("control", name, self._controls)]
+
+    def _like(self, name: str, given: Any) -> _Control:
+        """Return the control that a caller describes, of the kind that this name has."""
+        kind = self._known(name).kind
+        control = _control(name, given)
+        if control.kind != kind:
+            raise ValueError(f"{name} is a {kind} and stays one: give {KINDS}, got {given!r}")
+        return control
 
     def _answer(self, _: Any) -> None:
         """Draw what the page asked for. It waits for an answer, so an error is one too."""

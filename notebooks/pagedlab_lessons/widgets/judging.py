@@ -36,7 +36,6 @@ class Entry:
 
     Attributes:
         copies: (source, destination) of each block that was copied.
-        taken: blocks that a table lists now and none listed before.
         freed: blocks without a reference now that had one before.
         text: the operation and what it did, in words.
         problems: the rules that it broke without raising an error, in words.
@@ -61,7 +60,6 @@ class Entry:
         self._old = before.tables.get(operation.sequence, NO_TABLE)
         self._new = after.tables.get(operation.child or operation.sequence, NO_TABLE)
         self.copies = self._pairs or []
-        self.taken = self._taken()
         self.freed = [
             block_id
             for block_id, count in enumerate(before.counts)
@@ -70,15 +68,6 @@ class Entry:
         done = error or "; ".join(self._words()) or "no block changes"
         self.text = f"{operation}: {done}"
         self.problems = list(self._traces_of_an_error() if error else self._broken_rules())
-
-    def _taken(self) -> list[int]:
-        held = {block_id for table in self._before.tables.values() for block_id in table.blocks}
-        return [
-            block_id
-            for table in self._after.tables.values()
-            for block_id in table.blocks
-            if block_id is not None and block_id not in held
-        ]
 
     # ------------------------------------------------------------------ in words
 

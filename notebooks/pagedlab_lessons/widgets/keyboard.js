@@ -122,26 +122,21 @@ function moveTabStop(target) {
 function moveFrom(from, key) {
   const line = from.closest(LINE);
   if (!line?.parentElement) return null;
-  const column = buttonsOf(line).indexOf(/** @type {HTMLElement} */ (from));
+  const buttons = buttonsOf(line);
+  const column = buttons.indexOf(/** @type {HTMLElement} */ (from));
   if (column < 0) return null;
   const lines = [...line.parentElement.children].filter((sibling) => sibling.matches(LINE));
   const row = lines.indexOf(line);
-  switch (key) {
-    case "ArrowLeft":
-      return { to: buttonsOf(line)[column - 1] };
-    case "ArrowRight":
-      return { to: buttonsOf(line)[column + 1] ?? buttonsOf(line).at(-1) };
-    case "ArrowUp":
-      return { to: inColumn(lines[row - 1], column) };
-    case "ArrowDown":
-      return { to: inColumn(lines[row + 1], column) };
-    case "Home":
-      return { to: buttonsOf(line)[0] };
-    case "End":
-      return { to: buttonsOf(line).at(-1) };
-    default:
-      return null;
-  }
+  /** @type {Record<string, HTMLElement | undefined>} */
+  const targets = {
+    ArrowLeft: buttons[column - 1],
+    ArrowRight: buttons[column + 1] ?? buttons.at(-1),
+    ArrowUp: inColumn(lines[row - 1], column),
+    ArrowDown: inColumn(lines[row + 1], column),
+    Home: buttons[0],
+    End: buttons.at(-1),
+  };
+  return key in targets ? { to: targets[key] } : null;
 }
 
 /**

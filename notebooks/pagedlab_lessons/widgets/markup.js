@@ -1,4 +1,10 @@
-// Templates of HTML, and the update of a page from a template.
+// Templates of HTML, the update of a page from a template, and the listeners of a model.
+
+/**
+ * @typedef {object} Listened
+ * @property {(event: string, listener: () => void) => void} on
+ * @property {(event: string, listener: () => void) => void} off
+ */
 
 /**
  * HTML that a template made.
@@ -170,4 +176,19 @@ function adoptAttributes(present, wanted) {
     if (READERS_ATTRIBUTES.includes(name)) continue;
     if (!wanted.hasAttribute(name)) present.removeAttribute(name);
   }
+}
+
+/**
+ * Follows a widget's model.
+ *
+ * @param {Listened} model
+ * @param {Record<string, () => void>} listeners by the model's event
+ * @returns {() => void} what ends it
+ */
+export function listenTo(model, listeners) {
+  const events = Object.entries(listeners);
+  for (const [event, listener] of events) model.on(event, listener);
+  return () => {
+    for (const [event, listener] of events) model.off(event, listener);
+  };
 }

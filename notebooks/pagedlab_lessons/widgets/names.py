@@ -7,8 +7,7 @@ from typing import Any
 
 from pagedlab.recipes.trace.format import request_of
 
-# The fields of a step that are written by sequence or request.
-_BY_NAME = ("texts", "computed", "admitted", "preempted", "drafts", "held", "likely")
+_BY_BLOCK = ("counts", "kept")  # the fields of a step that are written by block, not by sequence
 
 
 def with_names(recording: dict[str, Any], prompts: Mapping[str, str]) -> dict[str, Any]:
@@ -42,9 +41,9 @@ def _names_of(steps: list[dict[str, Any]], prompts: Mapping[str, str]) -> dict[s
 def _renamed(step: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return a step that names people."""
     changed = dict(step)
-    for field in _BY_NAME:
-        if field in step:
-            changed[field] = {_name(key, names): value for key, value in step[field].items()}
+    for field, value in step.items():
+        if isinstance(value, dict) and field not in _BY_BLOCK:
+            changed[field] = {_name(key, names): of_key for key, of_key in value.items()}
     if "resumed" in step:
         changed["resumed"] = [_name(request, names) for request in step["resumed"]]
     return changed

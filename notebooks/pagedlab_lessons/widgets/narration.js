@@ -8,20 +8,17 @@ import { plural } from "./words.js";
 const MOST_NAMES = 3; // in one sentence
 const MOST_COPIES = 2; // in one sentence
 const MOST_TABLES = 2; // in what is said of a block
-const MOST_NAMED = 4; // in what is said of a block
 const POINT =
   "Point at a word or a block, or tap it: the word, its block and its cell in the table light up.";
 
-/**
- * The names of the sequences to which the same happened in a step.
- *
- * @typedef {object} Events
- * @property {string[]} queued
- * @property {string[]} admitted
- * @property {string[]} resumed
- * @property {string[]} preempted
- * @property {string[]} finished
- */
+/** What is said of one sequence, and of several, to which the same happened in a step. */
+const HAPPENED = {
+  queued: ["waits", "wait"],
+  admitted: ["is admitted", "are admitted"],
+  resumed: ["resumes", "resume"],
+  preempted: ["is preempted", "are preempted"],
+  finished: ["ends, and its blocks are free", "end, and their blocks are free"],
+};
 
 /**
  * What happened in a step, as one sentence.
@@ -35,7 +32,7 @@ export function whatHappened(state, before) {
   if (isFirst && !Object.keys(state.now.texts ?? {}).length) {
     return "No request is here yet. Every block is free.";
   }
-  const parts = eventParts(state, eventsOf(state.now, before));
+  const parts = [...eventsOf(state, before), ...poolEvents(state.now)];
   if (!parts.length) parts.push(takenPart(state) ?? runningPart(state));
   const line = parts.join("; ");
   const beginsWithName = [...state.texts.keys()].some((name) => line.startsWith(name));
@@ -43,20 +40,26 @@ export function whatHappened(state, before) {
 }
 
 /**
- * Sorts the sequences that a step changed by what happened to them.
+ * What happened to the sequences that a step changed.
  *
- * @param {RecordedStep} now
+ * @param {State} state
  * @param {State | null} before
- * @returns {Events}
+ * @returns {string[]}
  */
-function eventsOf(now, before) {
-  /** @type {Events} */
-  const events = { queued: [], admitted: [], resumed: [], preempted: [], finished: [] };
-  for (const [name, { state }] of Object.entries(now.texts ?? {})) {
-    const kind = eventOf(state, before?.texts.get(name)?.state);
-    if (kind) events[kind].push(name);
+function eventsOf(state, before) {
+  /** @type {Record<string, string[]>} */
+  const names = {};
+  for (const [name, now] of Object.entries(state.now.texts ?? {})) {
+    const kind = eventOf(now.state, before?.texts.get(name)?.state) ?? "";
+    names[kind] = [...(names[kind] ?? []), name];
   }
-  return events;
+  const kinds = Object.keys(HAPPENED).filter((kind) => names[kind]);
+  return kinds.map((kind) => {
+    const [one, several] = HAPPENED[/** @type {keyof typeof HAPPENED} */ (kind)];
+    const said = clause(names[kind], one, several);
+    if (kind === "preempted") return `out of blocks: ${said}`;
+    return kind === "finished" ? said + cachedWords(state) : said;
+  });
 }
 
 /**
@@ -64,7 +67,7 @@ function eventsOf(now, before) {
  *
  * @param {string | undefined} state undefined: it did not change
  * @param {string | undefined} before undefined: the sequence is new
- * @returns {keyof Events | null} null: nothing that is said
+ * @returns {keyof typeof HAPPENED | null} null: nothing that is said
  */
 function eventOf(state, before) {
   switch (state) {
@@ -82,55 +85,31 @@ function eventOf(state, before) {
 }
 
 /**
- * A part of the sentence for each kind of event.
+ * What the pool and its cache did in a step.
  *
- * @param {State} state
- * @param {Events} events
+ * @param {RecordedStep} now
  * @returns {string[]}
  */
-function eventParts(state, { queued, admitted, resumed, preempted, finished }) {
-  const { now } = state;
+function poolEvents({ hits = [], copies = [], evicted = [] }) {
   const parts = [];
-  if (queued.length) parts.push(clause(queued, "waits", "wait"));
-  if (admitted.length) parts.push(clause(admitted, "is admitted", "are admitted"));
-  if (resumed.length) parts.push(clause(resumed, "resumes", "resume"));
-  if (now.hits?.length) parts.push(`${plural(now.hits.length, "block")} found in the cache`);
-  for (const [source, destination] of (now.copies ?? []).slice(0, MOST_COPIES)) {
+  if (hits.length) parts.push(`${plural(hits.length, "block")} found in the cache`);
+  for (const [source, destination] of copies.slice(0, MOST_COPIES)) {
     parts.push(`block ${source} is copied to ${destination}`);
   }
-  if (now.evicted?.length) parts.push(`${plural(now.evicted.length, "cached block")} evicted`);
-  if (preempted.length) {
-    parts.push(`out of blocks: ${clause(preempted, "is preempted", "are preempted")}`);
-  }
-  if (finished.length) parts.push(endedPart(state, finished));
+  if (evicted.length) parts.push(`${plural(evicted.length, "cached block")} evicted`);
   return parts;
-}
-
-/**
- * Which sequences ended, and what became of their blocks.
- *
- * @param {State} state
- * @param {string[]} names
- * @returns {string}
- */
-function endedPart(state, names) {
-  const ended = clause(names, "ends, and its blocks are free", "end, and their blocks are free");
-  const cached = numCached(state);
-  if (!cached) return ended;
-  // The counter beside the sentence shows those of the whole pool.
-  const all = state.cached > cached ? ` (${state.cached} in the whole pool)` : "";
-  return `${ended}; ${cached} of them ${cached > 1 ? "stay" : "stays"} cached${all}`;
 }
 
 /**
  * How many of the blocks that became free in this step the prefix cache keeps.
  *
  * @param {State} state
- * @returns {number}
+ * @returns {string}
  */
-function numCached({ now, kept }) {
+function cachedWords({ now, kept }) {
   const freed = Object.entries(now.counts ?? {}).filter(([, count]) => count === 0);
-  return freed.filter(([blockId]) => kept[Number(blockId)]).length;
+  const cached = freed.filter(([blockId]) => kept[Number(blockId)]).length;
+  return cached ? `; ${cached} of them ${cached > 1 ? "stay" : "stays"} cached` : "";
 }
 
 /**
@@ -187,24 +166,13 @@ function clause(names, singular, several) {
  */
 export function describeBlock(state, blockId, blockSize) {
   if (blockId === null) return state.texts.size ? POINT : "";
-  const block = `Block ${blockId}${ownersInTurn(state.owners.get(blockId) ?? [])}`;
+  const block = `Block ${blockId}`;
   const places = placesOf(state, blockId, blockSize);
   if (places.length) return `${block}: ${places.slice(0, MOST_TABLES).join("; ")}`;
   if (state.kept[blockId]) {
     return `${block} is free; its contents stay cached for the next identical prefix.`;
   }
   return `${block} is free.`;
-}
-
-/**
- * The sequences that had a block one after the other, or nothing if there were not two.
- *
- * @param {string[]} names
- * @returns {string}
- */
-function ownersInTurn(names) {
-  if (names.length < 2) return "";
-  return ` (first ${names.slice(-MOST_NAMED).join(", then ")})`;
 }
 
 /**

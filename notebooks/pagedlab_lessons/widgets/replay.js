@@ -68,21 +68,16 @@
  * @property {Uint8Array} kept
  * @property {Map<string, SequenceState>} texts
  * @property {Map<number, Contents>} contents
- * @property {Map<number, string[]>} owners the sequences that took each block, one after the other
  * @property {number} used
  * @property {number} cached
  * @property {number} copied blocks copied so far
  */
-
-const STEPS_BETWEEN_KEPT_STATES = 16;
 
 /** Gives the state after any step of a recording that may still grow. */
 export class Replay {
   /** @param {Recording} recording */
   constructor(recording) {
     this.recording = recording;
-    /** @type {State[]} The states after step 0, 16, 32, ... */
-    this.keptStates = [];
     /** @type {State | null} */
     this.lastState = null;
   }
@@ -93,49 +88,18 @@ export class Replay {
   }
 
   /**
-   * Goes on with a recording that begins with the same steps.
-   *
-   * @param {Recording} recording
-   */
-  extend(recording) {
-    this.recording = recording;
-  }
-
-  /**
    * The state after a step, the first of which is number 0.
    *
    * @param {number} step
    * @returns {State}
    */
   stateAfter(step) {
-    const { steps } = this.recording;
-    if (!this.keptStates.length) {
-      const first = emptyState(this.recording.drawn);
-      apply(first, steps[0]);
-      this.keptStates.push(first);
-    }
-    const state = copyOf(this.nearestBefore(step));
-    while (state.step < step) {
-      apply(state, steps[state.step + 1]);
-      if (state.step === STEPS_BETWEEN_KEPT_STATES * this.keptStates.length) {
-        this.keptStates.push(copyOf(state));
-      }
-    }
+    const { steps, drawn } = this.recording;
+    const last = this.lastState;
+    const state = last && last.step <= step ? copyOf(last) : emptyState(drawn);
+    while (state.step < step) apply(state, steps[state.step + 1]);
     this.lastState = state;
     return state;
-  }
-
-  /**
-   * The latest known state that is not after `step`.
-   *
-   * @param {number} step
-   * @returns {State}
-   */
-  nearestBefore(step) {
-    const number = Math.floor(step / STEPS_BETWEEN_KEPT_STATES);
-    const kept = this.keptStates[Math.min(this.keptStates.length - 1, number)];
-    const last = this.lastState;
-    return last && last.step <= step && last.step >= kept.step ? last : kept;
   }
 }
 
@@ -153,7 +117,6 @@ function emptyState(numBlocks) {
     kept: new Uint8Array(numBlocks),
     texts: new Map(),
     contents: new Map(),
-    owners: new Map(),
     used: 0,
     cached: 0,
     copied: 0,
@@ -173,7 +136,6 @@ function copyOf(state) {
     kept: state.kept.slice(),
     texts: new Map(state.texts),
     contents: new Map(state.contents),
-    owners: new Map(state.owners),
   };
 }
 
@@ -189,40 +151,14 @@ function apply(state, now) {
   state.used = now.used ?? state.used;
   state.cached = now.cached ?? state.cached;
   state.copied += now.copies?.length ?? 0;
-  const taken = takenBlocks(state, now);
   applyToBlocks(state, now);
   for (const [name, change] of Object.entries(now.texts ?? {})) {
     const sequence = changedSequence(name, state.texts.get(name), change);
     sequence.blocks.forEach((blockId, index) => {
       state.contents.set(blockId, { name, index });
-      if (taken.delete(blockId)) addOwner(state, blockId, name);
     });
     state.texts.set(name, sequence);
   }
-}
-
-/**
- * The blocks that were free before a step and are in use after it.
- *
- * @param {State} state before the step
- * @param {RecordedStep} now
- * @returns {Set<number>}
- */
-function takenBlocks(state, now) {
-  const changed = Object.keys(now.counts ?? {}).map(Number);
-  return new Set(changed.filter((blockId) => !state.counts[blockId]));
-}
-
-/**
- * Notes that a sequence took a block. A sequence that takes it again is noted once.
- *
- * @param {State} state
- * @param {number} blockId
- * @param {string} name
- */
-function addOwner(state, blockId, name) {
-  const owners = state.owners.get(blockId) ?? [];
-  if (owners.at(-1) !== name) state.owners.set(blockId, [...owners, name]);
 }
 
 /**

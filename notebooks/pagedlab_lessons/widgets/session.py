@@ -156,14 +156,6 @@ class Session:
         """Blocks copied so far."""
         return sum(len(entry.copies) for entry in self.log[: self.cursor])
 
-    def origins(self) -> dict[int, int]:
-        """Return for each block in use the step (from 1) in which a table last took it."""
-        taken = {}
-        for step, entry in enumerate(self.log[: self.cursor], 1):
-            for block_id in entry.taken:
-                taken[block_id] = step
-        return {block_id: step for block_id, step in taken.items() if self.reading.counts[block_id]}
-
     # ------------------------------------------------------------------ running
 
     def _start_over(self) -> None:

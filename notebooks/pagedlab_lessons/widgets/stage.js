@@ -2,14 +2,18 @@
 // tables below.
 
 import {
+  blockClass,
+  counter,
   drawCopyArrows,
   ownersOfBlocks,
+  PoolView,
   rowsOfBlocks,
+  scrubber,
   showBlocks,
   tableName,
   tableStrip,
 } from "./blocks.js";
-import { makeRoot, roving, setScrollStops } from "./keyboard.js";
+import { setScrollStops } from "./keyboard.js";
 import { lookOf } from "./looks.js";
 import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
 import { describeBlock, whatHappened } from "./narration.js";
@@ -18,28 +22,19 @@ import { wordRuns } from "./word_runs.js";
 import { format, plural } from "./words.js";
 
 /**
- * @import { Table } from "./blocks.js"
+ * @import { PoolModel, Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
  * @import { Recording, SequenceState, State } from "./replay.js"
  * @import { WordRun } from "./word_runs.js"
  */
 
-/**
- * What a stage asks of its model, which is a widget in a notebook and a plain object on a page.
- *
- * It gets `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps will
- * follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
- * `ended_last`, requests that ended are below the others, the newest first, with few lines each.
- * With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
- * each long enough to be read; `speed` is how many steps a second it begins with, and `first` is
- * the step that it begins at. With `keeps_room`, each part has the height of its largest step at
- * once.
- *
- * @typedef {object} StageModel
- * @property {(name: string) => any} get
- * @property {(event: string, listener: () => void) => void} on
- * @property {(event: string, listener: () => void) => void} off
- */
+// The model has `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps
+// will follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
+// `ended_last`, requests that ended are below the others, the newest first, with few lines each.
+// With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
+// each long enough to be read; `speed` is how many steps a second it begins with, and `first` is
+// the step that it begins at. With `keeps_room`, each part has the height of its largest step at
+// once.
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
@@ -48,18 +43,11 @@ const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
-const MANY_TEXTS = 8; // from here on there is room for two lines of each
-const RUNS_OF_MANY = 4; // what is shown of each then
 const FALL = 700; // milliseconds, at most
-const SIZE_TO_WIDTH = 1.7; // a character is about this much higher than wide
-const SMALLEST_WORD = 11; // pixels
-const LARGEST_WORD = 14; // pixels
 const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
 const LEAST_ROWS = 4; // of a large pool
-const LEAST_ROWS_OF_A_PHONE = 2; // so that words are on the first screen, too
-const PHONE = 480; // pixels, the width up to which stage.css draws eight blocks in a row
 const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
@@ -80,15 +68,13 @@ const STATE_WORDS = {
 const ENDED = ["stop", "length", "abort", "error"];
 
 /** One view of a recording. */
-class StageView {
+class StageView extends PoolView {
   /**
-   * @param {StageModel} model
+   * @param {PoolModel} model
    * @param {HTMLElement} host
    */
   constructor(model, host) {
-    this.model = model;
-    this.root = makeRoot("what the engine did, step by step");
-    this.keepTabStops = roving(this.root);
+    super(model, host, "what the engine did, step by step");
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
     /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
@@ -96,8 +82,6 @@ class StageView {
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
-    /** @type {number | null} The block under pointer or focus. */
-    this.pointed = null;
     // Which text it was, and how long, when it was last scrolled.
     /** @type {WeakMap<Element, string>} */
     this.scrolledFor = new WeakMap();
@@ -111,51 +95,28 @@ class StageView {
     this.recording = model.get("recorded");
     this.replay = new Replay(this.recording);
     this.state = this.replay.stateAfter(0);
-    host.append(this.root);
-    this.listen();
-    this.restart();
-  }
-
-  /** Follows the reader and the model. */
-  listen() {
-    this.root.addEventListener("click", (event) => this.onClick(event));
-    this.root.addEventListener("input", (event) => this.onInput(event));
-    this.root.addEventListener("keydown", (event) => this.onKey(event));
-    for (const event of ["pointerover", "focusin"]) {
-      this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
-    }
-    this.root.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
-    });
-    this.root.addEventListener("focusout", () => this.point(null));
-    /** @type {Record<string, () => void>} */
-    this.modelListeners = {
+    this.listen({
       "change:recorded": () => this.onRecording(),
       "change:step": () => this.onStep(),
       "change:live": () => this.paint(),
-    };
-    for (const [event, listener] of Object.entries(this.modelListeners)) {
-      this.model.on(event, listener);
+    });
+    if ("IntersectionObserver" in globalThis) {
+      this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
+        rootMargin: SEEN_ABOVE,
+      });
     }
-    this.resized = new ResizeObserver(() => {
-      this.keepRoom();
-      this.paint();
-    });
-    this.resized.observe(this.root);
-    if (!("IntersectionObserver" in globalThis)) return;
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
-      rootMargin: SEEN_ABOVE,
-    });
+    this.restart();
   }
 
-  /** Stops what would go on without the page. */
+  onResize() {
+    this.keepRoom();
+    this.paint();
+  }
+
   remove() {
+    super.remove();
     clearTimeout(this.timer);
-    this.resized?.disconnect();
     this.seen?.disconnect();
-    for (const [event, listener] of Object.entries(this.modelListeners ?? {})) {
-      this.model.off(event, listener);
-    }
   }
 
   // ---- what the reader does
@@ -187,15 +148,9 @@ class StageView {
     this.play(!this.isPlaying);
   }
 
-  /**
-   * Lights up a block.
-   *
-   * @param {number | null} blockId
-   */
-  point(blockId) {
-    if (blockId === this.pointed) return;
-    this.pointed = blockId;
-    this.lightUp();
+  /** @param {number | null} blockId */
+  describe(blockId) {
+    return describeBlock(this.state, blockId, this.recording.block_size);
   }
 
   // ---- what the model says
@@ -207,7 +162,7 @@ class StageView {
     const grew = beginsLike(recording, this.recording);
     this.recording = recording;
     if (grew) {
-      this.replay.extend(recording);
+      this.replay.recording = recording;
       this.paint();
     } else {
       this.replay = new Replay(recording);
@@ -314,21 +269,13 @@ class StageView {
   }
 
   /**
-   * The last step with the block tables of several sequences, or else of one.
+   * The last step with most blocks in use.
    *
    * @returns {number}
    */
   fullStep() {
-    let found = this.lastStep;
-    let most = 0;
-    for (let step = 0; step <= this.lastStep; step += 1) {
-      const texts = [...this.replay.stateAfter(step).texts.values()];
-      const tables = Math.min(2, texts.filter(({ blocks }) => blocks.length).length);
-      if (tables < most || !tables) continue;
-      most = tables;
-      found = step;
-    }
-    return found;
+    const used = this.recording.steps.map((step) => step.used ?? 0);
+    return used.lastIndexOf(Math.max(...used));
   }
 
   /** @param {number} step */
@@ -350,8 +297,7 @@ class StageView {
   }
 
   /**
-   * The word appears below the number of its block and sinks into it. It is as wide as the
-   * block, or on a ground of its own if the block is too small for its letters.
+   * The word appears below the number of its block and sinks into it.
    *
    * @param {SequenceState} sequence
    */
@@ -365,26 +311,16 @@ class StageView {
     falling.className = "ps-drop";
     falling.dataset.falls = name;
     falling.textContent = word;
-    falling.style.top = `${end.top - frame.top}px`;
-    const fits = (SIZE_TO_WIDTH * end.width) / word.length;
-    falling.style.fontSize = `${Math.max(SMALLEST_WORD, Math.min(LARGEST_WORD, fits))}px`;
     const air = find(this.root, ".ps-air");
     air.querySelector(withData("falls", name))?.remove();
     air.append(falling);
-    const { offsetWidth } = falling;
-    falling.classList.toggle("ps-wide", offsetWidth > end.width);
-    const middle = end.left - frame.left + (end.width - offsetWidth) / 2;
-    const rightmost = frame.width - offsetWidth - AIR;
+    const middle = end.left - frame.left + (end.width - falling.offsetWidth) / 2;
+    const rightmost = frame.width - falling.offsetWidth - AIR;
     falling.style.left = `${Math.max(AIR, Math.min(rightmost, middle))}px`;
-    const frames = [
-      { opacity: 0, transform: `translateY(${0.1 * end.height}px)` },
-      { opacity: 1, transform: `translateY(${0.35 * end.height}px)`, offset: 0.2 },
-      { opacity: 1, transform: `translateY(${0.45 * end.height}px)`, offset: 0.8 },
-      { opacity: 0, transform: `translateY(${0.6 * end.height}px) scale(0.7)` },
-    ];
-    const duration = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
-    const fall = falling.animate(frames, { duration, easing: "ease-in-out" });
-    fall.onfinish = () => falling.remove();
+    falling.style.top = `${end.top - frame.top}px`;
+    falling.style.setProperty("--high", `${end.height}px`);
+    falling.style.animationDuration = `${Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed))}ms`;
+    falling.addEventListener("animationend", () => falling.remove());
   }
 
   // ---- the page
@@ -392,13 +328,13 @@ class StageView {
   /** Draws the state. */
   paint() {
     const shown = this.shownTexts();
+    const numLong = shown.filter((text) => !this.isShort(text)).length;
     const size = classes({
       many: this.rows().length > ROWS_OF_LARGE_BLOCKS,
-      pointing: this.pointed !== null,
       playing: this.isPlaying,
     });
     this.root.className = `pl-root ps-root ${size}`;
-    show(this.root, this.page(this.numLong(shown)));
+    show(this.root, this.page(numLong));
     const scrubber = findInput(this.root, ".pl-scrubber");
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
@@ -443,8 +379,7 @@ class StageView {
     if (!this.model.get("ended_last")) return shown;
     const running = shown.filter(({ state }) => state === "running");
     const ended = shown.filter(isEnded).reverse();
-    const others = shown.filter((text) => text.state !== "running" && !isEnded(text));
-    return [...running, ...others, ...ended];
+    return [...new Set([...running, ...shown.filter((text) => !isEnded(text)), ...ended])];
   }
 
   /**
@@ -454,15 +389,6 @@ class StageView {
    */
   isShort(text) {
     return Boolean(this.model.get("ended_last")) && isEnded(text);
-  }
-
-  /**
-   * How many sequences are not short.
-   *
-   * @param {SequenceState[]} texts
-   */
-  numLong(texts) {
-    return texts.filter((text) => !this.isShort(text)).length;
   }
 
   /**
@@ -482,12 +408,7 @@ class StageView {
       <div class="ps-main">
         <div class="ps-texts" data-own role="group" aria-label="answers"
           style="--rows: ${rowsOfEach(numTexts)}"></div>
-        <div class="ps-side"><div class="pl-canvas">
-            <div class="pl-blocks" role="grid" aria-label="physical blocks"
-              style="--columns: ${this.columns}" data-own></div>
-            <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
-          <p class="pl-detail" data-own></p>
-          <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>
+        <div class="ps-side">${this.canvas(this.columns)}
           <div class="pl-stats">${this.stats()}</div></div></div>
       <p class="ps-more" ${numBlocks > numDrawn ? "" : "hidden"}>Showing
         ${numDrawn} of ${plural(numBlocks, "block")}; the counters cover all
@@ -519,12 +440,6 @@ class StageView {
     return drawn <= 16 ? 8 : 16;
   }
 
-  /** Rows of a large pool that are drawn, if none of its blocks is in use. */
-  get leastRows() {
-    const width = this.root.clientWidth;
-    return width > 0 && width <= PHONE ? LEAST_ROWS_OF_A_PHONE : LEAST_ROWS;
-  }
-
   /**
    * The rows of blocks that are drawn. Of a large pool, these are the rows with a block in use, and
    * a few more if there are hardly any: those with cached blocks first.
@@ -539,7 +454,7 @@ class StageView {
     const cached = rows.filter((row) => row.some((blockId) => kept[blockId]));
     const shown = new Set(used);
     for (const row of [...cached.reverse(), ...rows]) {
-      if (shown.size >= this.leastRows) break;
+      if (shown.size >= LEAST_ROWS) break;
       shown.add(row);
     }
     return rows.filter((row) => shown.has(row)).slice(0, MOST_ROWS);
@@ -557,9 +472,7 @@ class StageView {
           ${controlButton("back", "‹", "one step back")}
           ${controlButton("on", "›", "one step on")}</span>
         <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
-        <label><span class="pl-step">${this.position}</span>
-          <input type="range" class="pl-scrubber" aria-label="step" min="0"
-            max="${Math.max(1, this.lastStep)}" aria-valuetext="${this.position}"></label></div>`;
+        ${scrubber(this.position, this.lastStep)}</div>`;
   }
 
   get playLabel() {
@@ -572,21 +485,19 @@ class StageView {
     const { counts, used, cached, copied } = this.state;
     const shared = counts.filter((count) => count > 1).length;
     const free = this.recording.num_blocks - used;
-    return Object.entries({ used, free, cached, shared, copied }).map(([name, n]) => {
-      const label = name === "cached" && n > 0 ? "of them cached" : name; // free ones are cached
-      const nothing = n === 0 && name !== "used" && name !== "free";
-      return html`<div class="pl-stat ${nothing ? "ps-nothing" : ""}">
-            <b data-stat="${name}">${format(n)}</b><span>${label}</span></div>`;
-    });
+    const stats = [counter("used", used), counter("free", free)];
+    if (cached) stats.push(counter("cached", cached, "of them cached")); // of the free ones
+    if (shared) stats.push(counter("shared", shared));
+    if (copied) stats.push(counter("copied", copied));
+    return stats;
   }
 
   /** @param {SequenceState[]} texts */
   paintTexts(texts) {
     const box = find(this.root, ".ps-texts");
-    const numLong = this.numLong(texts);
     showList(
       box,
-      texts.map((text) => this.textTemplate(text, numLong)),
+      texts.map((text) => this.textTemplate(text)),
     );
     this.root.querySelectorAll(".ps-words").forEach((words, i) => {
       const isShort = this.isShort(texts[i]);
@@ -598,58 +509,33 @@ class StageView {
 
   /**
    * @param {SequenceState} text
-   * @param {number} numTexts those that are not short
    * @returns {Markup}
    */
-  textTemplate(text, numTexts) {
+  textTemplate(text) {
     const { color, pattern } = lookOf(text.look);
     const runs = wordRuns(text, this.state, this.recording.block_size);
-    const shownRuns = numTexts > MANY_TEXTS ? runs.slice(-RUNS_OF_MANY) : runs;
     const css = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
     return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${shownRuns.map(runTemplate)}</p></div>`;
+        <p class="ps-words">${runs.map(runTemplate)}</p></div>`;
   }
 
   /** @param {Table[]} tables */
   paintBlocks(tables) {
     const { drawn, block_size: blockSize } = this.recording;
     const ownersOf = ownersOfBlocks(drawn, tables, blockSize);
-    const { copies = [], hits = [], counts: changed = {} } = this.state.now;
-    const marks = {
-      sources: new Set(copies.map(([source]) => source)),
-      destinations: new Set(copies.map(([, destination]) => destination)),
-      hits: new Set(hits),
-    };
+    const { copies = [], hits = [] } = this.state.now;
     showBlocks(this.root, this.rows(), blockSize, (blockId) => {
       const count = this.state.counts[blockId];
       const owners = ownersOf[blockId];
       const holders = owners.map(({ name }) => name).join(" and ");
-      const css = classes(this.blockClasses(blockId, marks, blockId in changed));
+      const css = blockClass(blockId, count, copies, {
+        kept: !count && this.state.kept[blockId],
+        found: hits.includes(blockId),
+      });
       return { count, owners, css, said: count ? holders || "held" : "free" };
     });
-  }
-
-  /**
-   * @param {number} blockId
-   * @param {{sources: Set<number>, destinations: Set<number>, hits: Set<number>}} marks
-   * @param {boolean} changed whether its count changed in this step
-   * @returns {Record<string, boolean>}
-   */
-  blockClasses(blockId, marks, changed) {
-    const count = this.state.counts[blockId];
-    return {
-      block: true,
-      used: count > 0,
-      empty: count === 0,
-      shared: count > 1,
-      kept: count === 0 && this.state.kept[blockId] > 0,
-      source: marks.sources.has(blockId),
-      destination: marks.destinations.has(blockId),
-      found: marks.hits.has(blockId),
-      fresh: this.isPlaying && count === 1 && changed,
-    };
   }
 
   /** @param {Table[]} tables those with blocks */
@@ -661,18 +547,6 @@ class StageView {
         ${tableStrip(table, this.recording.block_size)}</div>`;
     });
     showList(find(this.root, ".pl-tables"), rows);
-  }
-
-  /** Lights up every node of the block that is pointed at, and says what it holds. */
-  lightUp() {
-    for (const node of this.root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
-    this.root.classList.toggle("pl-pointing", this.pointed !== null);
-    if (this.pointed !== null) {
-      const nodes = this.root.querySelectorAll(withData("block", this.pointed));
-      for (const node of nodes) node.classList.add("pl-lit");
-    }
-    const sentence = describeBlock(this.state, this.pointed, this.recording.block_size);
-    find(this.root, ".pl-detail").textContent = sentence;
   }
 }
 
@@ -686,17 +560,6 @@ class StageView {
 function beginsLike(recording, known) {
   if (recording.steps.length < known.steps.length) return false;
   return JSON.stringify(recording.steps[0]) === JSON.stringify(known.steps[0]);
-}
-
-/**
- * The block of the node under pointer or focus.
- *
- * @param {EventTarget | null} target
- * @returns {number | null}
- */
-function blockOf(target) {
-  const node = /** @type {Element} */ (target).closest("[data-block]");
-  return node ? Number(node.getAttribute("data-block")) : null;
 }
 
 /**
@@ -781,7 +644,7 @@ function tableOf({ name, look, tokens, blocks }) {
 }
 
 /**
- * @param {{model: StageModel, el: HTMLElement}} context
+ * @param {{model: PoolModel, el: HTMLElement}} context
  * @returns {() => void} what removes the stage
  */
 function renderStage({ model, el }) {

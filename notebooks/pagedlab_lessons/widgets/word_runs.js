@@ -28,35 +28,15 @@ import { rolesOf } from "./chat_template.js";
  * @returns {WordRun[]}
  */
 export function wordRuns(sequence, state, blockSize) {
-  const runs = plainRuns(sequence, blockSize);
-  runs.forEach((run, i) => {
-    const next = runs.slice(i + 1).find(isSeen);
-    run.endsBlock = isSeen(run) && run.index !== next?.index;
-    if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
-    if (run.blockId === null) return;
-    run.isHeld = sequence.blocks.length > 0;
-    run.isCached = !run.isHeld && isCached(run.blockId, sequence.name, state);
-  });
-  return runs;
-}
-
-/**
- * The runs without what depends on other runs or on the pool.
- *
- * @param {SequenceState} sequence
- * @param {number} blockSize
- * @returns {WordRun[]}
- */
-function plainRuns(sequence, blockSize) {
-  const { words, tokens, prompt, blocks, lastBlocks } = sequence;
+  const { name, words, tokens, prompt, blocks, lastBlocks } = sequence;
   const hasBlocks = blocks.length > 0;
   const table = hasBlocks ? blocks : lastBlocks;
+  const withSlot = hasBlocks ? tokens : words.length;
   const roles = rolesOf(words, prompt);
   /** @type {WordRun[]} */
   const runs = [];
   words.forEach((word, position) => {
-    const hasSlot = position < tokens || !hasBlocks;
-    const index = hasSlot ? Math.floor(position / blockSize) : null;
+    const index = position < withSlot ? Math.floor(position / blockSize) : null;
     const isPrompt = position < prompt;
     const role = roles[position] ?? null;
     const previous = runs.at(-1);
@@ -64,9 +44,15 @@ function plainRuns(sequence, blockSize) {
       previous.words += word;
       return;
     }
-    const blockId = index === null ? null : (table[index] ?? null);
-    const plain = { isHeld: false, isCached: false, endsBlock: false };
-    runs.push({ index, blockId, isPrompt, role, words: word, ...plain });
+    const blockId = table[index ?? -1] ?? null;
+    const isHeld = hasBlocks && blockId !== null;
+    const isCached = !hasBlocks && isKept(blockId, name, state);
+    runs.push({ index, blockId, isPrompt, isHeld, isCached, endsBlock: false, role, words: word });
+  });
+  runs.forEach((run, i) => {
+    const next = runs.slice(i + 1).find(isSeen);
+    run.endsBlock = isSeen(run) && run.index !== next?.index;
+    if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
   });
   return runs;
 }
@@ -97,11 +83,12 @@ function isSeen({ role, words }) {
 /**
  * Whether no sequence uses a block and a cache keeps in it what this sequence wrote.
  *
- * @param {number} blockId
+ * @param {number | null} blockId
  * @param {string} name
  * @param {State} state
  * @returns {boolean}
  */
-function isCached(blockId, name, { kept, counts, contents }) {
-  return Boolean(kept[blockId]) && !counts[blockId] && contents.get(blockId)?.name === name;
+function isKept(blockId, name, { kept, counts, contents }) {
+  if (blockId === null || !kept[blockId] || counts[blockId]) return false;
+  return contents.get(blockId)?.name === name;
 }

@@ -33,33 +33,3 @@ export function plural(n, noun) {
 export function percent(part, whole) {
   return `${(100 * part) / whole}%`;
 }
-
-const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
-/**
- * A number of bytes in the largest unit that fits: "16 MiB".
- *
- * @param {number} n
- * @returns {string}
- */
-export function inBytes(n) {
-  let value = n;
-  let unit = 0;
-  while (value >= 1024 && unit < BYTE_UNITS.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${threeDigits(value)} ${BYTE_UNITS[unit]}`;
-}
-
-/**
- * A whole number as it is; any other number with three digits, or rounded from 1,000 on.
- *
- * @param {number} value
- * @returns {string}
- */
-function threeDigits(value) {
-  if (Number.isInteger(value)) return String(value);
-  if (value >= 999.5) return String(Math.round(value));
-  return value.toPrecision(3);
-}
