@@ -239,7 +239,7 @@ def test_after_a_launch_that_fails_the_next_call_starts_clean(tiny):
     prompts = prompts_of(tiny, [16, 14, 9])
     params = [exactly(40), exactly(40, adjust=Penalties(1.3)), exactly(40, adjust=Penalties(frequency=0.4))]
     expected = texts_of(engine(tiny).generate(prompts, params))
-    llm = ahead_engine(tiny, 26, 4)
+    llm = ahead_engine(tiny, 26, 4, max_sequences=3)
     step = llm.runner.decoder.step
     step.forward = raising_at(20, step.forward)  # in the second window
     with pytest.raises(Fault):
