@@ -177,6 +177,18 @@ def test_beams_advance_between_windows(tiny):
     assert_idle(llm)
 
 
+def test_a_text_with_penalties_goes_on_in_windows_after_steps_of_the_host(tiny):
+    prompts = prompts_of(tiny, [9, 20])
+    params = [exactly(60, adjust=Penalties(presence=2.0, frequency=1.0)), exactly(10, min_p=0.5)]
+    expected = texts_of(engine(tiny).generate(prompts, params))
+    llm, added, done = ahead_engine(tiny), [], {}
+    for prompt, asked in zip(prompts, params, strict=True):
+        added.append(llm.add(prompt, asked))
+        done |= finished(llm.step())
+    done |= drain(llm)
+    assert texts_of([done[request_id] for request_id in added]) == expected
+
+
 def test_end_of_text_ends_a_row(tiny):
     prompts, params = prompts_of(tiny, [20, 20]), [SamplingParams(max_tokens=30), exactly(30)]
     model = replace(tiny, module=copy(tiny.module))
