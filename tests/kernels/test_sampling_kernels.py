@@ -128,7 +128,9 @@ def test_limits_keep_what_they_keep_in_torch(dtype, limits, generator):
 NEIGHBOURS = [1 + i / 128 for i in range(-4, 12)]  # nearly all numbers of bf16 in this range
 
 
-@pytest.mark.parametrize("limits", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 30, "top_p": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "limits", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 30, "top_p": 0.5}, {"top_p": 0.99, "min_p": 1.0}], ids=str
+)
 @pytest.mark.parametrize("values", [[1.0], [0.0, -0.0], [2.5, 2.0], NEIGHBOURS, [-3.0, -3.5, -1.0]], ids=str)
 def test_of_equal_logits_the_first_are_kept(values, limits, generator):
     """Many logits are equal, among them the one at the cut."""
