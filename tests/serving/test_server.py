@@ -113,14 +113,25 @@ def test_n_sampled_texts_of_two_prompts_streamed_and_whole(client, alone, seed, 
     assert (last.choices, last.usage) == ([], whole.usage)
 
 
-def test_what_changes_the_draw_is_passed_on(client, alone):
-    (first, *_) = alone.model.encode(" big")
-    adjust = Penalties(1.2, 0.5, 0.25, {first: 6.0})
-    (expected,) = alone.generate(STORY, exactly(20, temperature=0.8, seed=3, min_p=0.05, top_k=50, adjust=adjust))
-    more = {"repetition_penalty": 1.2, "min_p": 0.05, "top_k": 50, "ignore_eos": True}
-    asked = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "temperature": 0.8, "seed": 3}
-    answer = ask(client, max_tokens=20, extra_body=more, logit_bias={str(first): 6.0}, **asked)
-    assert answer.choices[0].text == expected.outputs[0].text
+@pytest.mark.parametrize(
+    ("field", "value", "params"),
+    [
+        ("top_k", 2, {"top_k": 2}),
+        ("top_p", 0.4, {"top_p": 0.4}),
+        ("min_p", 0.3, {"min_p": 0.3}),
+        ("repetition_penalty", 2.0, {"adjust": Penalties(2.0)}),
+        ("presence_penalty", 2.0, {"adjust": Penalties(presence=2.0)}),
+        ("frequency_penalty", 2.0, {"adjust": Penalties(frequency=2.0)}),
+        ("logit_bias", {"7": 9.0}, {"adjust": Penalties(bias={7: 9.0})}),
+    ],
+)
+def test_what_changes_the_draw_is_passed_on(client, alone, field, value, params):
+    common = {"n": 3, "temperature": 1.5, "seed": 3}
+    (plain,), (expected,) = (alone.generate(STORY, exactly(40, **common, **more)) for more in ({}, params))
+    texts = [output.text for output in expected.outputs]
+    assert texts != [output.text for output in plain.outputs]
+    answer = ask(client, max_tokens=40, extra_body={"ignore_eos": True, field: value}, **common)
+    assert [choice.text for choice in answer.choices] == texts
 
 
 def test_new_tokens_of_a_request_that_does_not_say(tiny):
