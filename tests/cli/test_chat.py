@@ -4,7 +4,6 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -96,13 +95,6 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm):
     text = drawn(llm, QUESTION, "And a flute?")
     assert len(tables(text)) == 2
     assert "prompt: 13 tokens" in text.split("blocks ")[1]
-
-
-def test_a_conversation_through_a_pipe():
-    command = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--num-blocks", "64"]
-    done = subprocess.run(command, input=f"{QUESTION}\n", capture_output=True, text=True, check=True)
-    assert "A drum is a round box" in done.stdout
-    assert done.stderr.splitlines()[1].startswith("model: tiny-qwen2")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pty")

@@ -122,14 +122,13 @@ def plan_of(queries, batch, pages):
     return launch_plan(torch.empty(queries, 14, 64), torch.empty(1, 16, 2, 64), torch.empty(batch, pages).int())
 
 
-def test_plans_stay_within_bounds():
+@pytest.mark.parametrize("pages", [1, 16, 1000])
+def test_plans_stay_within_bounds(pages):
     for batch in (1, 2, 7, 64, 300):
-        for pages in (1, 16, 1000):
-            decode, ragged = plan_of(batch, batch, pages), plan_of(batch + 100, batch, pages)
-            assert decode.many is None
-            assert ragged.many is not None
-            assert 1 <= ragged.splits <= decode.splits <= 64
-            assert decode.splits == 1 or (decode.splits - 1) * decode.min_split < pages * 16
+        decode, ragged = plan_of(batch, batch, pages), plan_of(batch + 100, batch, pages)
+        assert (decode.many is None, ragged.many is None) == (True, False)
+        assert 1 <= ragged.splits <= decode.splits <= 64
+        assert (decode.splits - 1) * decode.min_split < pages * 16
 
 
 @pytest.mark.parametrize(("heads", "dtype"), zip([(14, 2), (6, 2), (6, 2)], KERNEL_DTYPES, strict=False))
@@ -142,16 +141,15 @@ def test_only_long_sequences_are_split_where_programs_fill_the_card(heads, dtype
 
 
 def test_long_sequences_are_split_up_to_a_crowd():
-    processors = multiprocessors(torch.device("cpu"))
-    plans = [plan_of(n, n, 2000) for n in range(1, 40)]
-    for batch, plan in enumerate(plans, 1):
-        programs = 2 * batch
-        if programs > 4 * processors:
+    plans = {n: plan_of(n, n, 2000) for n in range(1, 40)}
+    crowd = 2 * multiprocessors(torch.device("cpu"))
+    for sequences, plan in plans.items():
+        if sequences > crowd:
             assert (plan.splits, plan.min_split) == (1, 128)
         elif plan.splits_long_only:
             assert (plan.splits, plan.min_split) == (4, 512)
-            assert programs > 2 * processors
-    assert any(plan.splits_long_only for plan in plans)
+            assert sequences > crowd / 2
+    assert any(plan.splits_long_only for plan in plans.values())
 
 
 def test_what_the_kernels_refuse():

@@ -1,7 +1,5 @@
 """Log-probabilities over HTTP: OpenAI's shapes through its own client, and what lm-evaluation-harness asks for."""
 
-import copy
-
 import httpx
 import pytest
 import torch
@@ -125,23 +123,6 @@ def test_no_two_tokens_have_one_name(make, tiny):
     padded = len(tokenizer) + 10  # a model may have more rows than its tokenizer has tokens
     assert len({spell.text(token_id) for token_id in range(padded)}) == padded
     assert spell.text(tokenizer.convert_tokens_to_ids("t")) == "t", "the byte of the letter has another name"
-
-
-def test_top_logprobs_have_every_token(tiny):
-    """Bytes of characters, and a byte that is also a letter, are made the likeliest tokens of a Llama's vocabulary."""
-    model = copy.copy(tiny)
-    model.tokenizer = sentencepiece()
-    model.tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    names = ["<0xF0>", "<0x9F>", "<0x99>", "<0x74>", "t"]
-    bias = {str(token_id): 100 for token_id in model.tokenizer.convert_tokens_to_ids(names)}
-    body = {"prompt": "the old", "max_tokens": 3, "logprobs": 5, "logit_bias": bias, "ignore_eos": True}
-    asked = {"messages": CHAT, "max_tokens": 1, "logprobs": True, "top_logprobs": 5, "logit_bias": bias}
-    with serving(LLM(model, num_blocks=64, verbose=False)) as server:
-        (choice,) = httpx.post(f"{server.url}/v1/completions", json=body).json()["choices"]
-        (message,) = httpx.post(f"{server.url}/v1/chat/completions", json=asked).json()["choices"]
-    for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"], strict=True):
-        assert len(top) == 5 + (token not in [*top][:5])
-    assert len({one["token"] for one in message["logprobs"]["content"][0]["top_logprobs"]}) == 5
 
 
 @pytest.mark.parametrize("text", ["The 😀 old mill", "日本 old", "Two<|im_end|>\n<|im_start|>three"])
