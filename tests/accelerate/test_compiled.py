@@ -6,9 +6,7 @@ those of an H200 in bf16, on a model with few numbers in its layers and heads of
 """
 
 import inspect
-from collections import Counter
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,7 +27,6 @@ from pagedlab.sampling import sample_chunks
 from pagedlab.scheduler import Chunk
 from pagedlab_fast import LLM, norm, small_gemm, swiglu
 from pagedlab_fast.decoder import Decoder
-from pagedlab_fast.device_step import DeviceStep
 from pagedlab_fast.fused import Fused
 from pagedlab_fast.sampling import sample_rows
 from pagedlab_fast.shapes import StepShape
@@ -109,7 +106,7 @@ def small_model(tiny, heads, kv_heads, dim):
     return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small", "a test")
 
 
-def engine_of(model, tokens, texts, fused, drafts):
+def engine_of(model, tokens, texts, fused=True, drafts=False):
     return LLM(
         model, num_blocks=2048, max_batch_tokens=tokens, max_sequences=texts, max_prompt_tokens=2048,
         attention_backend="triton", verbose=False, drafter=PromptLookup(3) if drafts else None,
@@ -133,20 +130,16 @@ def ask_for_everything(llm, shapes, copies):
     """One step of each shape, and draws by the host for so many rows, of each kind."""
     decoder = llm.runner.decoder
     step = decoder.step
-    for shape in sorted(shapes, key=str):
-        if not shape.is_sampled:
-            decoder._send_idle(shape)
-            if step.fused:
-                decoder.runner.run(shape)
-            else:
-                step.forward(step.buffers.inputs(shape).batch, step.cache, step.attend)
-        elif not llm.drafter:
-            decoder._send_idle(shape)
+    decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int32)
+    for i, shape in enumerate(sorted(shapes, key=str)):
+        if shape.is_sampled and llm.drafter:
+            continue
+        decoder._send_idle(shape)
+        if shape.is_sampled or step.fused:
             decoder.runner.run(shape)
-    if not llm.drafter:
-        decoder.tokens.counts = torch.zeros(llm.scheduler.max_sequences, llm.model.vocab_size, dtype=torch.int32)
-        for shape in sorted((shape for shape in shapes if shape.is_sampled), key=str)[::7]:
-            decoder._send_idle(shape)
+        else:
+            step.forward(step.buffers.inputs(shape).batch, step.cache, step.attend)
+        if shape.is_sampled and i % 7 == 0:
             decoder.runner.run(shape._replace(is_penalised=True))
     params = [SamplingParams(), SamplingParams(temperature=0.5), SamplingParams(top_k=2, temperature=0.5)]
     for rows in (*range(1, 20), 32, 33, 40):
@@ -173,31 +166,12 @@ def ask_for_everything(llm, shapes, copies):
         (14, 2, 64, 9, 1, {}),
     ],
 )
-def test_what_steps_can_ask_for_is_warm(
-    tiny,
-    monkeypatch,
-    heads,
-    kv_heads,
-    dim,
-    tokens,
-    texts,
-    options,
-):
-    llm = engine_of(
-        small_model(tiny, heads, kv_heads, dim), tokens, texts, **({"fused": True, "drafts": False} | options)
-    )
-    decoder, played = llm.runner.decoder, Counter()
-    shapes = shapes_of(decoder, tokens, texts)
+def test_what_steps_can_ask_for_is_warm(tiny, monkeypatch, heads, kv_heads, dim, tokens, texts, options):
+    llm = engine_of(small_model(tiny, heads, kv_heads, dim), tokens, texts, **options)
     with noted(monkeypatch, llm) as asked:
-        ask_for_everything(llm, shapes, copies=texts > 1)
-    with noted(monkeypatch, llm) as warm, monkeypatch.context() as patch:
-        run = decoder.runner.run
-        patch.setattr(decoder.runner, "run", lambda shape: (played.update([shape]), run(shape))[1])
+        ask_for_everything(llm, shapes_of(llm.runner.decoder, tokens, texts), copies=texts > 1)
+    with noted(monkeypatch, llm) as warm:
         llm.warm_up()
-    as_graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
-    by_host = llm.drafter is not None and decoder.step.fused is not None
-    assert {shape for shape in as_graphs if shape.is_sampled != by_host} <= set(played)
-    print(f"{len(asked)} variants asked for, {len(warm)} warm")
     names = {name for name, *_ in asked}
     assert ("gate_up_kernel" in names) == (tokens > swiglu.MANY_TOKENS and options.get("fused", True))
     assert {"ragged_kernel", "decode_kernel", "merge_kernel", "chunk_kernel", "pick_kernel"} <= names
@@ -205,39 +179,7 @@ def test_what_steps_can_ask_for_is_warm(
     monkeypatch.setattr(Decoder, "capture", lambda decoder, is_sampled: None)
     with noted(monkeypatch, llm) as cold:
         llm.warm_up()
-    assert told(asked - cold, cold), "a few texts alone are not enough: if they were, this would show nothing"
-
-
-@pytest.mark.usefixtures("h200")
-@pytest.mark.parametrize("drafts", [False, True])
-def test_a_graph_is_captured_behind_a_first_run_of_its_kernels(tiny, monkeypatch, drafts):
-    """With stand-ins for graphs. Steps that are no graphs run once."""
-    llm = engine_of(small_model(tiny, 14, 2, 64), 100, 5, True, drafts)
-    decoder, computed = llm.runner.decoder, []
-    compute = DeviceStep.run
-
-    def note(step, shape):
-        computed.append((shape, torch.cuda.graph.is_open))
-        return compute(step, shape)
-
-    @contextmanager
-    def graph(*_, **how):
-        graph.is_open = True
-        yield
-        graph.is_open = False
-
-    graph.is_open = False
-    decoder.runner.enabled = True
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None))
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr(DeviceStep, "run", note)
-    with noted(monkeypatch, llm):
-        llm.runner.warm_up()
-    shapes = {shape for shape in shapes_of(decoder, 100, 5) if shape.is_sampled != drafts}
-    graphs = {shape for shape in shapes if (shape.tokens or 0) <= decoder.shapes.max_graph_tokens}
-    assert set(decoder.runner.graphs) == graphs
-    for shape in shapes:
-        assert [is_open for other, is_open in computed if other == shape] == [False, True][: 1 + (shape in graphs)]
+    assert asked - cold, "a few texts alone are not enough: if they were, this would show nothing"
 
 
 def told(missing, warm):

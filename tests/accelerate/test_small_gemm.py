@@ -4,31 +4,31 @@ In Triton's interpreter, or compiled where there is a GPU. Slots that nobody wro
 every tensor that a kernel reads.
 """
 
+import random
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 pytest.importorskip("triton")
 
 from pagedlab.attention import get_backend
-from pagedlab.batch import Batch
+from pagedlab.batch import build_batch
+from pagedlab.blocks import BlockPool
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import TINY_MODEL, Model, load_model, paged_hook
+from pagedlab.scheduler import Chunk
 from pagedlab_fast import LLM, small_gemm
 from pagedlab_fast.fused import Fused, can_fuse
 from pagedlab_fast.norm import norm
-from support.engines import exactly, ids_of, poison
+from support.engines import exactly, ids_of, poison, sequence_of
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 SEVEN, WIDE = (14, 2, 64), (3, 3, 128)  # query heads, KV heads, and the size of one
 BLOCK_SIZE, HALF = 8, torch.float16 if INTERPRETED else torch.bfloat16  # which NumPy does not have
-
-
-def on_a_gpu(test):
-    """Marked so, and skipped where Triton interprets."""
-    return pytest.mark.gpu(pytest.mark.skipif(INTERPRETED, reason="torch sees no GPU")(test))
 
 
 def model_of(heads, *, bias, seed):
@@ -59,24 +59,22 @@ def behind(tensor):
 
 def decodes(model, rows, padding, seed):
     """A step of `rows` texts of several lengths, and rows that are nobody's: what was stored before, and the step."""
-    generator = torch.Generator().manual_seed(seed)
-    cache = model.kv_cache(4 * rows, BLOCK_SIZE)
+    rng, pool, cache = random.Random(seed), BlockPool(4 * rows, BLOCK_SIZE), model.kv_cache(4 * rows, BLOCK_SIZE)
     poison(cache)
-    lengths = [1 + int(n) for n in torch.randint(0, 3 * BLOCK_SIZE, (rows,), generator=generator)]
-    blocks = torch.randperm(4 * rows, generator=generator).view(rows, 4)
-    tables, slots = torch.zeros((rows + padding, 4), dtype=torch.int32), torch.full((rows + padding,), -1)
-    for row, (length, ids) in enumerate(zip(lengths, blocks, strict=True)):
-        places = (ids[:, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten()
-        for memory in (cache.keys, cache.values):
-            flat = memory.view(len(memory), -1, *memory.shape[3:])
-            past = torch.randn((len(flat), length - 1, *flat.shape[2:]), generator=generator)
-            flat[:, places[: length - 1].to(DEVICE)] = past.to(flat)
-        tables[row], slots[row] = ids, places[length - 1]
-    seq_lens = torch.tensor(lengths + [0] * padding, dtype=torch.int32)
-    starts = torch.arange(rows + padding + 1)
-    ids = torch.randint(0, model.vocab_size, (rows + padding,), generator=generator)
-    fields = ids, (seq_lens.long() - 1).clamp(min=0), slots, tables, seq_lens, starts.int(), starts[:-1]
-    return cache, Batch(*(tensor.to(DEVICE) for tensor in fields))
+    past, new = [], []
+    for i in range(rows):
+        text = sequence_of(pool, rng.choices(range(model.vocab_size), k=rng.randint(2, 3 * BLOCK_SIZE)), i)
+        end = len(text.token_ids)
+        text.table.append(end)
+        past.append(Chunk(text, 0, end - 1))
+        new.append(Chunk(text, end - 1, end))
+    model.forward(build_batch(past, model.device), cache, get_backend("torch"))
+    batch = build_batch(new, model.device)
+    padded = {name: F.pad(getattr(batch, name), (0, padding)) for name in ("token_ids", "positions", "seq_lens")}
+    starts = torch.arange(rows + padding + 1, device=DEVICE)
+    padded |= {"query_starts": starts.int(), "last_rows": starts[:-1]}
+    slots, tables = F.pad(batch.slots, (0, padding), value=-1), F.pad(batch.block_tables, (0, 0, 0, padding))
+    return cache, replace(batch, slots=slots, block_tables=tables, **padded)
 
 
 @pytest.mark.parametrize(
@@ -97,23 +95,15 @@ def test_a_step_is_the_stock_modules(rows, padding, heads, kind, seed, monkeypat
     expected = model.forward(batch, theirs, attend)
     fused = Fused(model.module)
     fused.layers = [type(layer)(*(t if t is None else behind(t.data) for t in layer)) for layer in fused.layers]
+    if rows > 2 * small_gemm.TILE_ROWS:
+        fused.max_qkv = fused.max_out = fused.max_gate_up = fused.max_down = 0  # the general path
     embed = model.module.model.embed_tokens.weight.data
     monkeypatch.setattr(model.module.model.embed_tokens, "forward", lambda ids: behind(embed[ids]))
-    called, product = [], small_gemm._product
-
-    def seen(role, *args, **options):
-        called.append(role)
-        return product(role, *args, **options)
-
-    monkeypatch.setattr(small_gemm, "_product", seen)
     ours, batch = decodes(model, rows, padding, seed)
     got = fused.forward(batch, ours, lambda *args: behind(attend(*args)))[:rows]
-    if INTERPRETED or rows + padding == 1:
-        few = ["qkv", "add", "gate", "add"] if rows + padding <= small_gemm.TILE_ROWS else ["qkv", "add", "add"]
-        assert called == few * 2
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ours.keys, theirs.keys, rtol=1e-4, atol=1e-4, equal_nan=True)
-    torch.testing.assert_close(ours.values, theirs.values, rtol=1e-4, atol=1e-4, equal_nan=True)
+    for mine, stock in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+        torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17])
@@ -130,26 +120,22 @@ def test_half_precision_is_as_close_to_the_truth_as_on_the_general_path(rows, se
     fused, errors = Fused(model.module), []
     limits = [fused.max_qkv, fused.max_out, fused.max_gate_up, fused.max_down]
     assert limits == [small_gemm.MAX_ROWS[role] for role in ("qkv", "add", "gate", "add")]
-    for most in (None, 0):
-        if most is not None:
-            fused.max_qkv = fused.max_out = fused.max_gate_up = fused.max_down = most
+    for _ in ("small products", "the general path"):
         errors.append(float((fused.forward(batch, cache, attend) - truth).norm() / truth.norm()))
-    print(f"{rows} rows: error {errors[0]:.4f}, on the general path {errors[1]:.4f}")
+        fused.max_qkv = fused.max_out = fused.max_gate_up = fused.max_down = 0
     assert errors[0] <= 2 * errors[1]
 
 
-@on_a_gpu
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="torch sees no GPU")
 def test_greedy_texts_in_fp32_do_not_depend_on_the_path(rng, monkeypatch):
     model = load_model(TINY_MODEL, "cuda", "float32", verbose=False)
     prompts = [[rng.randrange(4000) for _ in range(rng.randrange(1, 60))] for _ in range(3)]
     texts = []
-    for most in (None, 0):
-        if most is not None:
-            monkeypatch.setattr(small_gemm, "max_rows", lambda *_: 0)
+    for _ in ("small products", "the general path"):
         llm = LLM(model, num_blocks=64, verbose=False)
-        for some in (prompts[:1], prompts):
-            done = llm.generate(some, exactly(24))
-            texts.append(ids_of(done))
+        texts += [ids_of(llm.generate(some, exactly(24))) for some in (prompts[:1], prompts)]
+        monkeypatch.setattr(small_gemm, "max_rows", lambda *_: 0)
     assert texts[:2] == texts[2:]
 
 
@@ -172,13 +158,10 @@ def test_a_row_is_the_same_whoever_is_beside_it(seed):
 
 @pytest.mark.parametrize("scaling", ["default", "linear", "llama3", "yarn", "dynamic"])
 def test_angles_are_the_stock_modules(scaling):
-    rope = {"rope_type": scaling, "rope_theta": 10000.0}
-    if scaling != "default":
-        rope |= {"factor": 4.0, "original_max_position_embeddings": 32}
-    if scaling == "llama3":
-        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope = {"rope_type": scaling, "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+    rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = LlamaConfig(vocab_size=8, hidden_size=40, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8,
-                         max_position_embeddings=128, rope_parameters=rope)  # fmt: skip
+                         max_position_embeddings=64, rope_parameters=rope)  # fmt: skip
     module = LlamaForCausalLM(config).to(DEVICE)
     assert can_fuse(module) == (scaling != "dynamic")
     if scaling == "dynamic":
@@ -193,5 +176,5 @@ def test_angles_are_the_stock_modules(scaling):
 def test_a_norm_keeps_to_its_rows(seed):
     torch.manual_seed(seed)
     x, weight = torch.randn(3, 72, device=DEVICE), torch.rand(72, device=DEVICE)
-    expected = torch.nn.functional.rms_norm(x, (72,), weight, 1e-6)
+    expected = F.rms_norm(x, (72,), weight, 1e-6)
     torch.testing.assert_close(norm(behind(x), behind(weight), 1e-6), expected)

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL
 from pagedlab_serve.cli.chat import COLORS, converse
 from support.engines import assert_idle
+from support.faults import raising_at
 
 BLOCK = re.compile(r"([=+&])(\d+)")
 QUESTION = "What is a drum?"
@@ -24,13 +24,12 @@ def llm(tiny):
     engine = LLM(tiny, num_blocks=256, verbose=False)
     yield engine
     assert_idle(engine)
-    assert not engine.pool.callbacks
 
 
-def drawn(llm, *lines, sampling=None, console=None):
-    """What a terminal without colours shows of a conversation."""
-    console = console or Console(file=io.StringIO(), width=500)
-    converse(llm, sampling or SamplingParams(max_tokens=60), lines, console)
+def drawn(llm, *lines, **look):
+    """What a terminal without colours, or with this look, shows of a conversation."""
+    console = Console(file=io.StringIO(), width=500, **look)
+    converse(llm, SamplingParams(max_tokens=60), lines, console)
     return console.file.getvalue()
 
 
@@ -63,13 +62,11 @@ def test_a_fork_shares_the_full_blocks_of_the_question(llm):
     assert one[len(shared)] != two[len(shared)]
 
 
-def test_it_remembers_until_a_new_conversation_begins(llm, monkeypatch):
-    asked = []
-    add = llm.add
-    monkeypatch.setattr(llm, "add", lambda prompt, *rest, **how: asked.append(prompt) or add(prompt, *rest, **how))
-    drawn(llm, "One", "/fork Two", "Three", "/new", "Four", sampling=SamplingParams(max_tokens=3))
-    assert [len(messages) for messages in asked] == [1, 3, 5, 1]
-    assert [message["content"] for message in asked[2][::2]] == ["One", "Two", "Three"]
+def test_it_remembers_until_a_new_conversation_begins(llm):
+    """A prompt grows by the answer, which has up to 60 tokens, and by the next message."""
+    text = drawn(llm, QUESTION, "/fork Two", "Three", "/new", QUESTION)
+    first, second, third, last = (int(length) for length in re.findall(r"prompt: (\d+) tokens", text))
+    assert first == last < second < third
 
 
 def test_a_conversation_that_is_too_long_is_one_line_and_changes_nothing(llm):
@@ -80,8 +77,7 @@ def test_a_conversation_that_is_too_long_is_one_line_and_changes_nothing(llm):
 
 
 def test_words_have_the_colour_of_their_block(llm):
-    console = Console(file=io.StringIO(), width=500, color_system="truecolor", force_terminal=False)
-    text = drawn(llm, QUESTION, console=console)
+    text = drawn(llm, QUESTION, color_system="truecolor", force_terminal=False)
     colors = [";".join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5)) for color in COLORS]
     words, blocks = text.split("blocks ")
     for place, color in enumerate(colors[:3]):
@@ -91,29 +87,14 @@ def test_words_have_the_colour_of_their_block(llm):
 
 def test_control_characters_of_a_model_are_shown(llm, monkeypatch):
     monkeypatch.setattr("pagedlab.outputs.Output.text", "a\x1b]52;c;aGk=\x07\r")
-    assert r"a\x1b]52;c;aGk=\x07\x0d" in drawn(llm, QUESTION, sampling=SamplingParams(max_tokens=2))
+    assert r"a\x1b]52;c;aGk=\x07\x0d" in drawn(llm, QUESTION)
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm, monkeypatch):
-    step, left = llm.step, [8]
-
-    def interrupted():
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return step()
-
-    monkeypatch.setattr(llm, "step", interrupted)
+def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm):
+    llm.step = raising_at(7, llm.step, KeyboardInterrupt)
     text = drawn(llm, QUESTION, "And a flute?")
     assert len(tables(text)) == 2
     assert "prompt: 13 tokens" in text.split("blocks ")[1]
-
-
-def test_a_conversation_through_a_pipe():
-    command = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--num-blocks", "64"]
-    done = subprocess.run(command, input=f"{QUESTION}\n", capture_output=True, text=True, check=True)
-    assert "A drum is a round box" in done.stdout
-    assert done.stderr.splitlines()[1].startswith("model: tiny-qwen2")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pty")

@@ -14,6 +14,7 @@ from pagedlab.attention import BACKENDS
 from pagedlab.loading import DTYPES
 from pagedlab.model import TINY_MODEL
 from pagedlab.shipped import DEFAULT_MODEL, notebooks
+from pagedlab_serve.background import listen
 from pagedlab_serve.cli import options
 from pagedlab_serve.cli.main import COMMANDS, app, main
 from pagedlab_serve.cli.serve import is_loopback
@@ -31,36 +32,25 @@ def run(*arguments):
         return end.code
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_has_help_with_its_options(name, capsys):
-    assert run(name, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"Usage: pagedlab {name} ")
-    for parameter in typer.main.get_command(app).commands[name].params:
-        assert parameter.help.endswith("."), f"{parameter.name} has no sentence"
-
-
-def test_the_help_lists_what_is_accepted(capsys):
-    kind, _ = get_args(options.Dtype)
-    assert get_args(kind) == DTYPES
-    run("generate", "--help")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert all(name in printed for name in {"auto", "triton", *BACKENDS})
+def test_every_option_has_a_sentence_that_lists_what_is_accepted():
+    commands = typer.main.get_command(app).commands
+    assert all(parameter.help.endswith(".") for command in commands.values() for parameter in command.params)
+    (attention,) = (each.help for each in commands["generate"].params if each.name == "attention")
+    assert all(name in attention for name in {"auto", "triton", *BACKENDS})
+    assert get_args(get_args(options.Dtype)[0]) == DTYPES
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["cat"], "No such command 'cat'"),
-        (["chat", "--nix"], "No such option: --nix"),
         (["generate", "hi", "--max-tokens", "0"], "'--max-tokens'"),
         (["generate", "hi", "--temperature", "-1"], "'--temperature'"),
-        (["generate", "hi", "--temperature", "hot"], "'--temperature'"),
-        (["generate", "hi", "--dtype", "float8"], "'--dtype'"),
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
         (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
+        (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
         (["generate", "", *TINY], "error: the prompt is empty"),
         (["generate", "hi", *TINY, "--attention", "nix"], "error: there is no attention backend 'nix'"),
-        (["generate", "hi", *TINY, "--device", "gpu"], "error: device must be one of 'auto', 'cpu'"),
+        (["generate", "hi", *TINY, "--device", "gpu"], "error: device must be one of"),
         (["serve", "--port", "99999"], "'--port'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
         (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),
@@ -108,14 +98,7 @@ def test_info_names_versions_and_the_model(capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
     assert run("info") == 0
     printed = capsys.readouterr().out
-    for begin in (
-        f"pagedlab {__version__}",
-        "python 3.",
-        "torch 2.",
-        "transformers 5.",
-        "extra server: ",
-        "devices: cpu",
-    ):
+    for begin in (f"pagedlab {__version__}", "python 3.", "torch 2.", "extra server: ", "devices: cpu"):
         assert f"\n{begin}" in f"\n{printed}"
     assert f"model: {TINY_MODEL} (PAGEDLAB_MODEL says so)" in printed
 
@@ -126,12 +109,10 @@ def test_loopback_addresses_and_those_that_others_reach():
 
 
 def test_a_taken_port_is_said_before_a_model_is_loaded(capsys):
-    from pagedlab_serve.background import listen
-
     with listen("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
         assert run("serve", "--port", port) == 2
-    assert re.fullmatch(rf"error: cannot listen on port {port} of 127.0.0.1 \(.*in use.*\n", capsys.readouterr().err)
+    assert capsys.readouterr().err.startswith(f"error: cannot listen on port {port} of 127.0.0.1 (")
 
 
 # Notebooks --------------------------------------------------------------------------------------------------------
@@ -154,9 +135,7 @@ def test_notebooks_are_opened(user, more, tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr("os.geteuid", lambda: user, raising=False)
     done = SimpleNamespace(returncode=0)
-    monkeypatch.setattr(
-        "pagedlab_serve.cli.notebooks.subprocess.run", lambda command, **_: started.append(command) or done
-    )
+    monkeypatch.setattr("subprocess.run", lambda command, **_: started.append(command) or done)
     assert run("notebooks", tmp_path) == 0
     opened = [f"--ServerApp.root_dir={tmp_path}", "--LabApp.default_url=/lab/tree/00_start_here.ipynb"]
     assert started == [[sys.executable, "-m", "jupyterlab", *opened, *more]]
@@ -178,25 +157,23 @@ PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name == {pac
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "package"), [("pagedlab_lessons.widgets", "anywidget"), ("pagedlab_lessons.plots", "matplotlib")]
-)
-def test_an_import_names_the_missing_extra(module, package):
-    last = python(f"{without(package)}\nimport {module}").stderr.strip().splitlines()[-1]
-    assert last == f'pagedlab.extras.MissingExtra: {package} is not installed: pip install "pagedlab[notebooks]"'
+COMMAND = "from pagedlab_serve.cli.main import main; raise SystemExit(main([{!r}]))"
 
 
 @pytest.mark.parametrize(
-    ("command", "package", "extra"), [("serve", "uvicorn", "server"), ("notebooks", "jupyterlab", "notebooks")]
+    ("code", "package", "extra"),
+    [
+        ("import pagedlab_lessons.widgets", "anywidget", "notebooks"),
+        ("import pagedlab_lessons.plots", "matplotlib", "notebooks"),
+        (COMMAND.format("serve"), "uvicorn", "server"),
+        (COMMAND.format("notebooks"), "jupyterlab", "notebooks"),
+    ],
 )
-def test_a_command_names_its_extra_in_one_line(command, package, extra):
-    done = python(
-        f"{without(package)}\nfrom pagedlab_serve.cli.main import main\nraise SystemExit(main([{command!r}]))"
-    )
-    assert (done.returncode, done.stderr) == (
-        2,
-        f'error: {package} is not installed: pip install "pagedlab[{extra}]"\n',
-    )
+def test_a_missing_extra_is_named_in_one_line(code, package, extra):
+    errors = python(f"{without(package)}\n{code}").stderr
+    last = f'{package} is not installed: pip install "pagedlab[{extra}]"\n'
+    assert errors.endswith(f"pagedlab.extras.MissingExtra: {last}" if code.startswith("import") else f"error: {last}")
+    assert errors.startswith("Traceback") == code.startswith("import")
 
 
 FIRST_LINES = """

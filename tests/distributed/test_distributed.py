@@ -14,11 +14,9 @@ from pagedlab_lessons.watched_ranks import WatchedRanks
 
 from pagedlab import SamplingParams
 from pagedlab.model import TINY_MODEL
-from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.ranks import RankLost, TensorParallelLLM, group
 from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.recipes.swap import SwappingScheduler
-from pagedlab_serve.cli.main import main
 from support.checkpoints import random_checkpoint
 from support.engines import (
     LENGTHS,
@@ -27,7 +25,6 @@ from support.engines import (
     come_and_go,
     engine,
     exactly,
-    greedy_ids,
     ids_of,
     prompts_of,
     smallest,
@@ -48,8 +45,8 @@ ENDED = r"^rank 1 has ended \(exit code -9\)$"
 @pytest.mark.parametrize(
     "options", [{}, {"max_batch_tokens": 13}, {"num_blocks": smallest(LENGTHS, NEW, 4) + 4, "block_size": 4}]
 )
-def test_texts_are_those_of_one_rank(tiny, hugging_face, rng, options):
-    """Greedy, sampled and forked; prompts in chunks, and found in the cache; in a pool that is short."""
+def test_texts_are_those_of_one_rank(tiny, rng, options):
+    """Greedy, sampled and forked, so copied on write; prompts in chunks, and cached; in a pool that is short."""
     prompts = prompts_of(tiny, LENGTHS)
     # Of few tokens: over all 4,096 the ranks' sums may round to the other side of an edge that is drawn at.
     kinds = [{}, {"temperature": 0.8, "top_k": 4}, {"n": 2, "temperature": 0.8, "top_k": 4}]
@@ -59,18 +56,7 @@ def test_texts_are_those_of_one_rank(tiny, hugging_face, rng, options):
         for _ in range(2):
             assert texts_of(llm.generate(prompts, params)) == expected
             assert bool(llm.stats.preemptions) == ("block_size" in options)
-        greedy = greedy_ids(hugging_face, tiny, prompts, NEW)
-        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=NEW))) == greedy
         come_and_go(llm, prompts, params, expected, rng)
-
-
-def test_beams(tiny):
-    """Forks and copies on write reach every rank."""
-    (prompt,) = prompts_of(tiny, [14])
-    with two(num_blocks=64, block_size=4) as llm:
-        found = [beam_search(each, prompt, width=3, max_tokens=8) for each in (llm, engine(tiny, 64, 4))]
-    ours, expected = ([output.token_ids for output in outputs] for outputs in found)
-    assert ours == expected
 
 
 def test_real_qwen(qwen, qwen_folder, hugging_face):
@@ -78,8 +64,6 @@ def test_real_qwen(qwen, qwen_folder, hugging_face):
     with TensorParallelLLM(qwen_folder, num_blocks=64, device="cpu", dtype="float32", verbose=False) as llm:
         expected = [hugging_face(qwen, prompt, 32) for prompt in prompts]
         assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=32))) == expected
-    with refused("2 KV heads cannot be shared evenly by 4 ranks"):
-        TensorParallelLLM(qwen_folder, ranks=4)
 
 
 def test_each_rank_holds_its_heads_of_the_same_blocks(tiny):
@@ -125,72 +109,53 @@ def test_worked_numbers():
 # The split ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_parts_add_up_to_the_layer(tiny, size, seed):
-    """The MLP and the projections of a layer, rank by rank in this process; a row-parallel bias counts once."""
-    print(seed)
-    torch.manual_seed(seed)
-    whole = deepcopy(tiny.module)
-    for layer in whole.base_model.layers:
-        layer.mlp.down_proj.bias = torch.nn.Parameter(torch.randn(whole.config.hidden_size))
-    parts = [deepcopy(whole) for _ in range(size)]
+def test_a_bias_of_a_product_that_is_summed_counts_once(tiny, seed):
+    module = deepcopy(tiny.module)
+    width = module.config.hidden_size
+    x, bias = torch.randn(2, width, generator=torch.Generator().manual_seed(seed))
+    module.model.layers[1].mlp.down_proj.bias = torch.nn.Parameter(bias)
+    parts = [deepcopy(module) for _ in range(2)]
     for rank, part in enumerate(parts):
-        split_layers(part, rank, size, lambda x: None)
-    x = torch.randn(3, whole.config.hidden_size)
-    first, *others = (part.base_model.layers[1] for part in parts)
-    layer = whole.base_model.layers[1]
+        split_layers(part, rank, 2, lambda x: None)
+    whole, *parts = (each.model.layers[1].mlp for each in (module, *parts))
     with torch.inference_mode():
-        torch.testing.assert_close(sum((p.mlp(x) for p in others), first.mlp(x)), layer.mlp(x), **CLOSE)
-        for name in ("q_proj", "k_proj", "v_proj"):
-            columns = [getattr(part.self_attn, name)(x) for part in (first, *others)]
-            torch.testing.assert_close(torch.cat(columns, dim=1), getattr(layer.self_attn, name)(x), **CLOSE)
-    assert sum(p.base_model.layers[0].mlp.up_proj.weight.numel() for p in parts) == layer.mlp.up_proj.weight.numel()
+        torch.testing.assert_close(parts[0](x) + parts[1](x), whole(x), **CLOSE)
+    assert [len(part.up_proj.weight) for part in parts] == [len(whole.up_proj.weight) // 2] * 2
 
 
-def config_of(kv_heads, heads, width, plan=None):
-    return SimpleNamespace(
-        model_type="test",
-        num_key_value_heads=kv_heads,
-        num_attention_heads=heads,
-        intermediate_size=width,
-        base_model_tp_plan=plan,
-    )
-
-
-def test_an_embedding_stays_whole(tiny):
+def test_plans_of_other_models(tiny):
     """Some versions of transformers name the embedding in their plan; every rank keeps all of it."""
     module = deepcopy(tiny.module)
-    module.config.base_model_tp_plan = {"embed_tokens": "embedding_rowwise", "layers.*.mlp.up_proj": "colwise"}
-    shape, up = module.model.embed_tokens.weight.shape, module.model.layers[0].mlp.up_proj.weight.shape
+    shape = module.model.embed_tokens.weight.shape
+    module.config.base_model_tp_plan = {"embed_tokens": "embedding_rowwise"}
     split_layers(module, 0, 2, lambda x: x)
     assert module.model.embed_tokens.weight.shape == shape
-    assert module.model.layers[0].mlp.up_proj.weight.shape == (up[0] // 2, up[1])
-
-
-def test_what_cannot_be_split():
-    with refused("no tensor-parallel plan for test models"):
-        check_split(config_of(2, 14, 4864), 2)
-    check_split(config_of(2, 14, 4864, {}), 2)  # Qwen2.5-0.5B
-    with refused(r"2 KV heads cannot .* 4 ranks: this model takes 1 or 2"):
-        check_split(config_of(2, 14, 4864, {}), 4)
-    with refused(r"15 query heads .* 2 ranks: this model takes 1$"):
-        check_split(config_of(2, 15, 4864, {}), 2)
-    with refused("columns of the MLP"):
-        check_split(config_of(2, 14, 4863, {}), 2)
-
-
-def test_a_plan_that_is_not_understood(tiny):
-    module = deepcopy(tiny.module)
     module.config.base_model_tp_plan = {"layers.*.mlp.up_proj": "packed_colwise"}
     with refused(r"cannot split layers\.0\.mlp\.up_proj, which .* 'packed_colwise'"):
         split_layers(module, 0, 2, lambda x: None)
 
 
 @pytest.mark.parametrize(
+    ("plan", "heads", "width", "ranks", "said"),
+    [
+        (None, 14, 4864, 2, "no tensor-parallel plan for test models"),
+        ({}, 14, 4864, 4, "2 KV heads cannot .* 4 ranks: this model takes 1 or 2"),
+        ({}, 15, 4864, 2, "15 query heads .* 2 ranks: this model takes 1$"),
+        ({}, 14, 4863, 2, "columns of the MLP"),
+    ],
+)
+def test_what_cannot_be_split(plan, heads, width, ranks, said):
+    config = SimpleNamespace(model_type="test", num_key_value_heads=2, base_model_tp_plan=plan)
+    config.num_attention_heads, config.intermediate_size = heads, width
+    with refused(said):
+        check_split(config, ranks)
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"ranks": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
-        ({"device": "cuda:1"}, "device must be one of 'auto', 'cpu', 'cuda', got 'cuda:1'"),
+        ({"device": "cuda:1"}, "device must be one of 'auto', 'cpu', 'cuda'"),
         ({"attention_backend": print}, "the name of an attention backend"),
         ({"model": "no/such/model"}, "'no/such/model' is no folder"),
         ({"block_size": 0}, "block_size"),
@@ -199,16 +164,13 @@ def test_a_plan_that_is_not_understood(tiny):
 def test_refused_before_anything_starts(monkeypatch, options, said):
     monkeypatch.setattr(group, "context", None)
     with refused(said):
-        TensorParallelLLM(**{"model": TINY_MODEL} | options)
+        two(TensorParallelLLM, **options)
 
 
-def test_a_loaded_model_cannot_be_split(tiny):
+def test_a_model_or_scheduler_that_ranks_cannot_share(tiny):
     with refused("each rank loads its own share"):
         TensorParallelLLM(tiny)
-
-
-def test_no_scheduler_may_move_what_all_ranks_have():
-    with refused("^SwappingScheduler moves KV, and several ranks have it: take another scheduler$"):
+    with refused("SwappingScheduler moves KV"):
         two(scheduler=SwappingScheduler)
     assert not group.context.active_children()
 
@@ -226,11 +188,13 @@ def test_ranks_end_within_seconds_and_the_next_call_starts_new_ones(tiny, monkey
     with two() as llm:
         assert ids_of(llm.generate(prompts, exactly(NEW))) == expected
         rank = other_rank(llm)
-        in_a_sum = {
-            "killed": lambda *_: rank.kill(),
-            "silent": lambda *_: rank.suspend(),
-            "interrupted": lambda *_: signal.raise_signal(signal.SIGINT),
-        }.get(how, lambda *_: None)
+        in_a_sum, error, said = {
+            "killed": (rank.kill, RankLost, ENDED),
+            "killed between steps": (int, RankLost, ENDED),
+            "silent": (rank.suspend, RankLost, "^a rank does not answer$"),
+            "interrupted": (lambda: signal.raise_signal(signal.SIGINT), KeyboardInterrupt, "^$"),
+            "closed": (int, None, ""),
+        }[how]
         llm.add(prompts[0], exactly(100))
         llm.step()
         began = time.monotonic()
@@ -239,9 +203,8 @@ def test_ranks_end_within_seconds_and_the_next_call_starts_new_ones(tiny, monkey
         else:
             if how == "killed between steps":
                 rank.kill()
-            hook = llm.model.module.base_model.layers[1].register_forward_hook(in_a_sum)
-            said = {"silent": "^a rank does not answer$", "interrupted": "^$"}.get(how, ENDED)
-            with pytest.raises(KeyboardInterrupt if how == "interrupted" else RankLost, match=said):
+            hook = llm.model.module.base_model.layers[1].register_forward_hook(lambda *_: in_a_sum())
+            with pytest.raises(error, match=said):
                 llm.step()
             hook.remove()
         assert time.monotonic() - began < 5
@@ -257,15 +220,10 @@ def test_of_three_ranks_the_one_that_died_is_named(tmp_path):
     """Although not all of them talk to it, and its end ends the others."""
     random_checkpoint(tmp_path, "llama", num_key_value_heads=3)
     with two(model=tmp_path, ranks=3) as llm:
-        expected = llm.generate([[1, 2, 3]], exactly(9))
         ranks = llm.ranks.others
-        began = time.monotonic()
-        hook = llm.model.module.base_model.layers[1].register_forward_hook(lambda *_: ranks[1].kill())
+        llm.model.module.base_model.layers[1].register_forward_hook(lambda *_: ranks[1].kill())
         with pytest.raises(RankLost, match=r"^rank 2 has ended \(exit code -9\)$"):
-            llm.generate([[1, 2, 3]], exactly(9))
-        hook.remove()
-        assert time.monotonic() - began < 5
-        assert ids_of(llm.generate([[1, 2, 3]], exactly(9))) == ids_of(expected)
+            llm.generate([[1, 2, 3]])
 
 
 def test_the_other_rank_ends_with_rank_0():
@@ -293,19 +251,12 @@ def test_a_rank_that_cannot_start_is_reported(monkeypatch):
     assert not group.context.active_children()
 
 
-def test_the_command_line_says_what_is_wrong(capsys):
-    assert main(["generate", "Once upon", "--model", str(TINY_MODEL), "--ranks", "4", "--device", "cpu"]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "error: 2 KV heads cannot be shared evenly by 4 ranks: this model takes 1 or 2"
-
-
 def test_one_rank_is_an_engine_like_any_other(tiny):
-    with engine(tiny, 8, kind=TensorParallelLLM, ranks=1) as llm:
-        assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=1))) == 1
+    assert len(engine(tiny, 8, kind=TensorParallelLLM, ranks=1).generate([[1, 2, 3]])) == 1
 
 
 def test_ranks_start_after_ipythons_reset(monkeypatch):
     """%reset takes `__spec__` from the main module, and multiprocessing reads it."""
     monkeypatch.delattr(sys.modules["__main__"], "__spec__", raising=False)
-    with TensorParallelLLM(TINY_MODEL, ranks=2, num_blocks=64, device="cpu", verbose=False) as llm:
-        assert len(llm.generate([5, 6], SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids) == 3
+    with two() as llm:
+        assert llm.generate([5, 6])[0].finished

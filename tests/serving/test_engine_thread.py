@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,6 +11,7 @@ from pagedlab import LLM, BlockPool
 from pagedlab.recipes.logprobs import score
 from pagedlab_serve.engine_thread import NEVER, SWITCH, EngineError, EngineThread, Ticket
 from support.engines import assert_idle, exactly
+from support.faults import Fault, raising_at
 from support.refused import refused
 from support.waiting import until
 
@@ -29,36 +31,33 @@ async def read(ticket):
     return "ok"
 
 
+@contextmanager
+def started(llm):
+    engine = EngineThread(llm)
+    engine.start()
+    yield engine
+    engine.stop()
+
+
 def test_who_waits_hears_of_a_failure_between_two_steps(tiny):
     """A prompt that is scored fails, and the next client's request is added before a step could say so."""
     llm = LLM(tiny, num_blocks=200)
-    forward = llm.forward
-
-    def fail(*_):
-        raise RuntimeError("no memory")
 
     def score_in_vain(llm):
-        llm.forward = fail
-        try:
-            score(llm, [5] * 50)
-        finally:
-            llm.forward = forward
+        llm.forward = raising_at(0, llm.forward)
+        score(llm, [5] * 50)
 
-    async def run():
-        engine = EngineThread(llm)
-        engine.start()
+    async def run(engine):
         first = await submitted(engine, exactly(400))
         await asyncio.sleep(0.05)
         second = Ticket(engine, exactly(300), True)
-        failed, _ = await asyncio.gather(
-            engine.call(score_in_vain), engine.submit(second, [[8, 9]], None), return_exceptions=True
-        )
-        said = await read(first), await read(second)
-        engine.stop()
-        return failed, said
+        scored, added = engine.call(score_in_vain), engine.submit(second, [[8, 9]], None)
+        failed, _ = await asyncio.gather(scored, added, return_exceptions=True)
+        return failed, await read(first), await read(second)
 
-    failed, (first, second) = asyncio.run(run())
-    assert isinstance(failed, RuntimeError)
+    with started(llm) as engine:
+        failed, first, second = asyncio.run(run(engine))
+    assert isinstance(failed, Fault)
     assert "was reset" in first
     assert second == "ok"
     assert_idle(llm)
@@ -76,25 +75,18 @@ def test_a_pool_that_cannot_be_made_again_leaves_nobody_waiting(tiny, times):
             super().__init__(*arguments)
 
     llm = LLM(tiny, num_blocks=200, block_pool=Fails)
-    forward = llm.forward
 
-    def fail(*_):
-        llm.forward, left[0] = forward, times
-        raise RuntimeError("no memory")
-
-    async def run():
-        engine = EngineThread(llm)
-        engine.start()
+    async def run(engine):
         tickets = [await submitted(engine, exactly(400)) for _ in range(2)]
         await asyncio.sleep(0.05)
-        llm.forward = fail
+        left[0] = times
+        llm.forward = raising_at(0, llm.forward, RuntimeError("no memory"))
         said = [await read(each) for each in tickets]
         left[0] = 0
-        said.append(await read(await submitted(engine, exactly(3))))
-        engine.stop()
-        return said
+        return [*said, await read(await submitted(engine, exactly(3)))]
 
-    first, second, again = asyncio.run(run())
+    with started(llm) as engine:
+        first, second, again = asyncio.run(run(engine))
     assert "no memory" in first
     assert "no memory" in second
     assert again == "ok"
@@ -129,36 +121,32 @@ def test_the_last_of_several_engines_restores_the_settings_of_the_process(tiny):
 
 def test_pieces_that_came_while_the_loop_was_busy_are_one_by_then(tiny):
     """The loop sleeps through the whole text: it gets it in one piece, all of it, with its tokens."""
-    engine = EngineThread(LLM(tiny, num_blocks=64))
-    engine.start()
 
-    async def heard():
+    async def heard(engine):
         ticket = await submitted(engine, exactly(40, logprobs=0))
         until(lambda: not engine.running and not engine.waiting)  # nothing else runs in the loop
         items = [item async for item in ticket]
         return items, ticket.completions[0].outputs[0].text
 
-    ((piece,),), text = asyncio.run(heard())
-    engine.stop()
+    with started(LLM(tiny, num_blocks=64)) as engine:
+        ((piece,),), text = asyncio.run(heard(engine))
     assert (piece.text, piece.finish_reason) == (text, "length")
     assert len(piece.logprobs) == 40
 
 
 def test_a_loop_that_is_closed_disturbs_nobody(tiny):
     llm = LLM(tiny, num_blocks=256)
-    engine = EngineThread(llm)
-    engine.start()
 
-    async def leave():
+    async def leave(engine):
         await anext(aiter(await submitted(engine, exactly(200))))
 
-    async def stay():
+    async def stay(engine):
         return await read(await submitted(engine, exactly(20)))
 
-    asyncio.run(leave())
-    assert asyncio.run(stay()) == "ok"
-    until(lambda: not engine.running)
-    engine.stop()
+    with started(llm) as engine:
+        asyncio.run(leave(engine))
+        assert asyncio.run(stay(engine)) == "ok"
+        until(lambda: not engine.running)
     assert_idle(llm)
 
 

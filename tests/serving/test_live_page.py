@@ -1,34 +1,40 @@
 """The live page: its data, its files, and a reader who asks there."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import pytest
 from pagedlab_lessons.live_page import LivePage
 
 from pagedlab import LLM
-from pagedlab_serve.app import create_app
-from pagedlab_serve.background import BackgroundServer
+from support import served
 from support.accessibility import violations
-from support.engines import assert_idle
 from support.pages import in_browser, open_chromium, open_page
 from support.served import LONG, STORY, ask, client_of
 
+serving = partial(served.serving, live_page=LivePage)
+
 
 @contextmanager
-def serving(llm, **options):
-    """A live server, and afterwards every block free or cached."""
-    with BackgroundServer(create_app(llm, live_page=LivePage, **options)) as server:
-        yield server
-    assert_idle(llm)
+def at_the_page(llm, *, viewport=None, **options):
+    """A live server, and its page in a browser once it shows the pool."""
+    with serving(llm, **options) as server, open_page(viewport=viewport) as page:
+        page.goto(server.url)
+        page.locator(".pl-empty").first.wait_for()
+        yield server, page
 
 
-def test_live_page_needs_nothing_from_outside(tiny):
-    with serving(LLM(tiny, num_blocks=8)) as server:
-        for name in ("", "live_page.js", "stage.js", "stage.css"):
-            page = httpx.get(f"{server.url}/{name}")
-            assert page.status_code == 200
-            assert "http" not in page.text.replace("http-equiv", "").replace("http://www.w3.org", "")
+def blocks(server, key="none", **params):
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.get(f"{server.url}/blocks", headers=headers, params=params).json()
+
+
+def answer(page, button, question, number=0):
+    """Ask on the page, and wait until so many answers have ended before."""
+    page.locator("#question").fill(question)
+    page.get_by_role("button", name=button, exact=True).click()
+    page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number).wait_for(timeout=15_000)
 
 
 def test_a_key_sees_blocks_of_its_own(tiny):
@@ -41,8 +47,7 @@ def test_a_key_sees_blocks_of_its_own(tiny):
                 next(iter(stream))
         names = {}
         for key, texts, shared in (("a1", 1, 0), ("a2", 1, 0), ("b", 2, 2)):
-            frame = httpx.get(f"{server.url}/blocks", headers={"Authorization": f"Bearer {key}"}).json()
-            (step,) = frame["steps"]
+            (step,) = blocks(server, key)["steps"]
             names[key] = set(step["texts"])
             own = {str(block) for text in step["texts"].values() for block in text["blocks"][1]}
             assert len(step["texts"]) == texts
@@ -61,8 +66,7 @@ def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny, keys):
     with serving(LLM(tiny, num_blocks=256), api_keys=keys) as server:
         running = ask(client_of(server, "k"), **LONG, stream=True)
         next(iter(running))
-        state = httpx.get(f"{server.url}/blocks", headers={"Authorization": "Bearer k"}).json()
-        (step,) = state["steps"]
+        (step,) = blocks(server, "k")["steps"]
         (text,) = step["texts"].values()
         assert sum(step["counts"].values()) == step["used"] == len(text["blocks"][1]) > 0
         assert (STORY in "".join(text.get("words", [0, []])[1])) == (keys is None)
@@ -70,19 +74,17 @@ def test_blocks_show_who_holds_them_and_words_only_without_keys(tiny, keys):
             more = {"steps": []}
             while len(more["steps"]) < 5:  # what a reader gets may have been written before the first look
                 next(iter(running))
-                more = httpx.get(f"{server.url}/blocks", params={"since": 1}).json()
+                more = blocks(server, since=1)
             assert more["first"] == 1
             (changed,) = more["steps"][0]["texts"].values()
             assert ("prompt" in text, "prompt" in changed) == (True, False)
-            assert httpx.get(f"{server.url}/blocks", params={"since": 10**6}).json()["first"] == 0
+            assert blocks(server, since=10**6)["first"] == 0
         running.close()
 
 
 @in_browser
 def test_live_page_in_a_browser(tiny):
-    with serving(LLM(tiny, num_blocks=256)) as server, open_page() as page:
-        page.goto(server.url)
-        page.locator(".pl-empty").first.wait_for()
+    with at_the_page(LLM(tiny, num_blocks=256)) as (server, page):
         running = ask(client_of(server), **LONG, stream=True)
         next(iter(running))
         page.locator(".pl-used").nth(3).wait_for()
@@ -101,13 +103,8 @@ def test_live_page_in_a_browser(tiny):
 def test_a_reader_asks_on_the_live_page(tiny):
     """The blocks of a large pool that are in use are drawn large, and axe finds nothing to say."""
     viewport = {"width": 1200, "height": 1400}
-    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
-        page.goto(server.url)
-        page.locator(".pl-empty").first.wait_for()
-        page.locator("#question").fill("What is a drum? It's round.")
-        page.get_by_role("button", name="Ask for two answers").click()
-        page.locator("#answers", has_text="\n\n").wait_for()
-        page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(1).wait_for(timeout=15_000)
+    with at_the_page(LLM(tiny, num_blocks=20_000), viewport=viewport) as (_, page):
+        answer(page, "Ask for two answers", "What is a drum?", 1)
         assert page.locator(".pl-kept").count() > 1
         assert page.locator(".pl-block").count() == 64
         assert page.locator(".pl-block").first.bounding_box()["width"] > 20
@@ -123,13 +120,10 @@ SEEN = """() => [...document.querySelectorAll(".ps-text.ps-running")].map((text)
 @in_browser
 def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(tiny):
     viewport = {"width": 390, "height": 844}
-    with serving(LLM(tiny, num_blocks=20_000)) as server, open_page(viewport=viewport) as page:
-        page.goto(server.url)
-        for number in (1, 2):
+    with at_the_page(LLM(tiny, num_blocks=20_000), viewport=viewport) as (_, page):
+        for number in (0, 1):
             # Longer than a block, which two answers then share as long as both run.
-            page.locator("#question").fill(f"Tell me a story of an old mill, a boat and a lantern, number {number}.")
-            page.get_by_role("button", name="Ask", exact=True).click()
-            page.locator(".ps-text.ps-stop, .ps-text.ps-length").nth(number - 1).wait_for(timeout=15_000)
+            answer(page, "Ask", f"Tell me a story of an old mill, a boat and a lantern, number {number}.", number)
         page.get_by_role("button", name="Ask for two answers").click()
         page.locator(".ps-text.ps-running").nth(1).wait_for()
         page.locator('[data-op="play"]').click()  # it stays at this step
@@ -163,11 +157,10 @@ def test_a_reader_gives_the_live_page_its_key(tiny):
         page.goto(server.url)
         page.get_by_label("API key").wait_for()
         assert not violations(page)
-        page.get_by_label("API key").fill("tom-2")
-        page.get_by_role("button", name="Use this key").click()
-        page.locator("#unlock").wait_for()  # a wrong key: the page asks again
-        page.get_by_label("API key").fill("anna-1")
-        page.get_by_role("button", name="Use this key").click()
+        for key in ("tom-2", "anna-1"):  # of a wrong key the page asks again
+            page.locator("#unlock").wait_for()
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Use this key").click()
         page.locator(".pl-empty").first.wait_for()
         page.locator("#unlock").wait_for(state="hidden")
         page.get_by_role("button", name="Ask", exact=True).click()
@@ -185,9 +178,9 @@ def test_the_pages_address_may_have_the_key(tiny):
 
 
 @in_browser
-@pytest.mark.parametrize("fragment", ["100%", "%E4", "%zz", ""])
-def test_a_malformed_key_in_the_pages_address_is_ignored(tiny, fragment):
-    with serving(LLM(tiny, num_blocks=64)) as server, open_page() as page:
-        page.goto(f"{server.url}/#{fragment}")
+def test_a_malformed_key_in_the_pages_address_is_ignored(tiny):
+    with at_the_page(LLM(tiny, num_blocks=64)) as (server, page):
+        page.goto(f"{server.url}/#%E4")
+        page.reload()
         page.locator(".pl-empty").first.wait_for()
         assert "Each question stands alone" in page.locator("main").inner_text()

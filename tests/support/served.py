@@ -1,12 +1,17 @@
-"""Questions to a server of the tiny model, through OpenAI's own client."""
+"""A server of the tiny model, and questions to it through OpenAI's own client."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import openai
 
+from pagedlab import LLM
+from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
+from support.engines import assert_idle
 
 MODEL = "tiny-qwen2"
 CHAT: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -26,3 +31,11 @@ def ask(client: openai.OpenAI, prompt: Any = STORY, **options: Any) -> Any:
 def chat(client: openai.OpenAI, messages: Any = CHAT, **options: Any) -> Any:
     """Answer these messages."""
     return client.chat.completions.create(model=MODEL, messages=messages, **options)
+
+
+@contextmanager
+def serving(llm: LLM, **options: Any) -> Iterator[BackgroundServer]:
+    """A live server, and afterwards every block free or cached."""
+    with BackgroundServer(create_app(llm, **options)) as server:
+        yield server
+    assert_idle(llm)
