@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from pagedlab_lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.measuring import OURS, TIE, Compared, Run, Served
-from pagedlab_lessons.plots import LATE, figure, outlined, stack
+from pagedlab_lessons.plots import LATE, figure, outlined
 
 WAITING, FIRST, WRITING = SEQUENCE_COLORS[1], SEQUENCE_COLORS[2], SEQUENCE_COLORS[0]
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
@@ -154,27 +154,6 @@ def draw_measured(
     return fig
 
 
-def draw_load(
-    ax: Axes, hosts: Mapping[str, Sequence[Mapping[str, float]]], column: str, label: str
-) -> None:
-    """One figure of an engine against requests a second, a line for each host.
-
-    Args:
-        ax: the axes.
-        hosts: by name, rows with "rate" and the column.
-        column: of a row.
-        label: of the y axis, which is logarithmic.
-    """
-    looks = zip(("-", "--"), "os", SEQUENCE_COLORS[:2], strict=True)
-    for (name, rows), (line, mark, color) in zip(hosts.items(), looks, strict=False):
-        rates = [row["rate"] for row in rows]
-        ax.plot(rates, [row[column] for row in rows], line, marker=mark, color=color, label=name)
-    ax.set(yscale="log", xlabel="requests/s", ylabel=label)
-    low, high = ax.get_ylim()
-    log_axis(ax.yaxis, [t for t in (1, 10, 100, 1e3, 1e4, 1e5) if low / 3 < t < 3 * high])
-    ax.legend(loc="upper left", fontsize="small")
-
-
 PEER_LOOKS = {  # an engine's marker, colour, and whether the marker is filled
     "sglang": ("s", SEQUENCE_COLORS[1], True),
     "vllm": ("^", SEQUENCE_COLORS[0], True),
@@ -287,20 +266,3 @@ def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
     ax.text(
         1.1, y, words, transform=at_edge, ha="right", va="center", fontsize="small", color=color
     )
-
-
-def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> None:
-    """A bar an engine: milliseconds of a step on the device by group, then the wait for the host.
-
-    Args:
-        ax: the axes.
-        engines: by name, milliseconds by group, in the order of the bar's parts.
-    """
-    groups = list(dict.fromkeys(group for parts in engines.values() for group in parts))
-    looks = {group: {"facecolor": SEQUENCE_COLORS[i]} for i, group in enumerate(groups[:-1])}
-    stack(ax, engines, {**looks, groups[-1]: outlined(NEUTRAL, "...")}, linewidth=1)
-    sums = [sum(parts.values()) for parts in engines.values()]
-    for y, milliseconds in enumerate(sums):
-        ax.text(milliseconds, y, f" {milliseconds:.2f} ms", va="center")
-    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(sums)))
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")

@@ -7,17 +7,14 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
-from pagedlab_lessons.colors import INK
 from pagedlab_lessons.plots import (
     Span,
-    draw_by_block_size,
     draw_lanes,
     draw_predictions,
     draw_rates,
     draw_shares,
     draw_step_times,
     figure,
-    left_column,
 )
 from PIL import Image
 
@@ -54,31 +51,6 @@ def test_a_notebook_stores_a_figure_without_a_ground_and_with_words_for_what_is_
         assert pixels[0, 0, 3] == 0
         assert metadata["image/png"]["width"] == picture.size[0] // 2
     assert metadata["image/png"]["alt"] == "Figure. Shares; max, paged, over percent; legend: used"
-
-
-def test_a_left_column_has_the_style_of_the_figure():
-    fig, axes = figure(4, 4, nrows=4, ncols=2)
-    for ax in left_column(fig, axes):
-        assert not ax.spines["top"].get_visible()
-        assert ax.spines["left"].get_edgecolor() == axes[0, 1].spines["left"].get_edgecolor()
-        assert ax.title.get_fontproperties() == axes[0, 1].title.get_fontproperties()
-    assert len(fig.axes) == 6
-
-
-def test_a_readers_own_figures_keep_their_style():
-    before = dict(matplotlib.rcParams)
-    fig, ax = figure(2, 1)
-    assert dict(matplotlib.rcParams) == before
-    # ... and what is added to ours later is in our style.
-    ax.plot([1, 2], label="line")
-    ax.set(title="title")
-    assert ax.title.get_fontsize() == 10
-    assert not ax.legend().get_frame_on()
-    assert not fig.legend().get_frame_on()
-    assert ax.text(0, 0, "text").get_color() == ax.xaxis.label.get_color() == INK
-    assert ax.bar(0, 1, hatch="//")[0].get_hatch_linewidth() == 1
-    assert matplotlib.figure.Figure().subplots().text(0, 0, "theirs").get_color() != INK
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_shares_are_stacked_and_named():
@@ -130,12 +102,3 @@ def test_predictions_are_beside_what_was_measured():
     said = [label.get_text() for label in ax.get_yticklabels()]
     assert said == ["untested\n20.0 ms predicted", "tested\n4.0 ms predicted, 14.5 measured"]
     assert [list(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2] == [[4.0, 14.5]]
-
-
-def test_each_point_of_a_curve_over_the_block_size_has_its_number() -> None:
-    _, ax = figure()
-    draw_by_block_size(ax, [1, 16, 512], [1332.9, 83.8, 3.1], "table entries", side="right")
-    assert [text.get_text() for text in ax.texts] == ["1,333", "83.8", "3.1"]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "16", "512"]
-    assert ax.get_title() == "table entries"
-    assert ax.get_xlabel() == "block size (tokens)"
