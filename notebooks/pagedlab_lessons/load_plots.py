@@ -104,54 +104,13 @@ def draw_curve(
     ax: Axes, rates: Sequence[float], curves: Mapping[str, Sequence[float]], here: float
 ) -> None:
     """Milliseconds to the first token against requests a second, and a mark at one rate."""
-    _lines(ax, rates, {name: [1000 * s for s in seconds] for name, seconds in curves.items()})
+    for (name, seconds), look in zip(curves.items(), ("o-", "o--"), strict=True):
+        ax.plot(rates, [1000 * second for second in seconds], look, label=name)
     ax.axvline(here, color=LATE, linestyle=":", label="this rate")
-    ax.set(xlabel="requests/s", ylabel="time to first token (ms)")
+    ax.set(xlabel="requests/s", ylabel="time to first token (ms)", yscale="log", ylim=(1, 20_000))
+    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
     ax.set_xticks(rates)
     ax.legend(loc="upper left", fontsize="small")
-
-
-def _lines(
-    ax: Axes, rates: Sequence[float], lines: Mapping[str, Sequence[float]], marks: str = "oo"
-) -> None:
-    """Draw two lines against the rate, over a logarithmic axis from 1 to 20,000."""
-    for (name, values), look, mark in zip(lines.items(), ("-", "--"), marks, strict=False):
-        ax.plot(rates, values, look, marker=mark, label=name)
-    ax.set(yscale="log", ylim=(1, 20_000))
-    log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
-
-
-def draw_measured(
-    shares: Sequence[float],
-    latencies: Mapping[str, Mapping[str, Sequence[float]]],
-    goodput: Sequence[float],
-    capacity: float,
-) -> Figure:
-    """Draw latencies and goodput of a server against the rate of its requests.
-
-    Args:
-        shares: the rates, as shares of the capacity.
-        latencies: by title, then by percentile, milliseconds at each rate.
-        goodput: requests per second within the limits, at each rate.
-        capacity: requests per second.
-    """
-    rates = [100 * share for share in shares]
-    fig, axes = figure(11, 3.2, ncols=3)
-    for ax, (title, lines) in zip(axes[:2], latencies.items(), strict=True):
-        _lines(ax, rates, lines)
-        ax.set(title=title, ylabel="milliseconds")
-        ax.legend(loc="upper left", fontsize="small", ncols=2)
-    sent = [capacity * share for share in shares]
-    axes[2].plot(rates, sent, ":", color=NEUTRAL, label="sent")
-    axes[2].plot(rates, goodput, "-", marker="s", color=FIRST, label="within both limits")
-    axes[2].set(title="Goodput counts answers in time", ylabel="requests/s")
-    axes[2].set(ylim=(0, 1.35 * max(sent)))
-    axes[2].legend(loc="upper left", fontsize="small")
-    for ax in axes:
-        ax.axvline(100, ymax=0.8, linestyle=":", color=LATE)
-        ax.set_xlabel("rate (% of the capacity)")
-        ax.set_xticks(rates)
-    return fig
 
 
 PEER_LOOKS = {  # an engine's marker, colour, and whether the marker is filled
