@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -339,16 +339,20 @@ def draw_rates(
     ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
 
 
+def _looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A look for each different name: a colour and a hatch, with an edge."""
+    return {
+        name: outlined(NEUTRAL, sequence_hatch(i), facecolor=sequence_color(i))
+        for i, name in enumerate(dict.fromkeys(names))
+    }
+
+
 def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
     """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
     of "wall ms".
     """
-    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
-    colors = dict(zip(groups, SEQUENCE_COLORS, strict=False))
-    looks = {
-        g: outlined(NEUTRAL, sequence_hatch(i), facecolor=color)
-        for i, (g, color) in enumerate(colors.items())
-    }
+    groups = [group for step in steps.values() for group in step["ms by group"]]
+    looks = _looks_of(groups)
     rows = {}
     for y, (name, step) in enumerate(steps.items()):
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
@@ -388,12 +392,9 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         lanes: of each worker, what it does.
         xlabel: the name and unit of the time.
     """
-    kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
+    kinds = [span.kind for spans in lanes.values() for span in spans]
     end = max(span.end for spans in lanes.values() for span in spans)
-    looks = {
-        kind: outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
-        for number, kind in enumerate(kinds)
-    }
+    looks = _looks_of(kinds)
     for y, spans in enumerate(lanes.values()):
         for span in spans:
             width = span.end - span.start
@@ -408,7 +409,7 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
-    ax.figure.legend(loc="outside lower center", ncols=len(kinds))
+    ax.figure.legend(loc="outside lower center", ncols=len(looks))
 
 
 def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -> None:
