@@ -686,7 +686,7 @@ def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
         if x.ndim == 2:
             index.insert(1, 0)  # there is one head
         page, slot, head, i = [0, 0, 0, *index][-4:]
-        left, down = page * (heads * dim + 1) + head * (dim + 0.5) + i, slot
+        left, down = page * (heads * dim + 1) + head * (dim + 0.3) + i, slot
         if unit > 1:
             left, down = page % 7 * (size + 1) + slot, page // 7 * (heads + 1) + head
         yield _Place(left, down, name, f"page {page}" if starts_page else "")
