@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from pagedlab_lessons.colors import INK, NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.measuring import OURS, TIE, Compared, Run, Served
-from pagedlab_lessons.plots import LATE, figure, outlined, stack
+from pagedlab_lessons.plots import LATE, figure, outlined
 
 WAITING, FIRST, WRITING = SEQUENCE_COLORS[1], SEQUENCE_COLORS[2], SEQUENCE_COLORS[0]
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
@@ -104,74 +104,12 @@ def draw_curve(
     ax: Axes, rates: Sequence[float], curves: Mapping[str, Sequence[float]], here: float
 ) -> None:
     """Milliseconds to the first token against requests a second, and a mark at one rate."""
-    _lines(ax, rates, {name: [1000 * s for s in seconds] for name, seconds in curves.items()})
+    for (name, seconds), look in zip(curves.items(), ("o-", "o--"), strict=True):
+        ax.plot(rates, [1000 * second for second in seconds], look, label=name)
     ax.axvline(here, color=LATE, linestyle=":", label="this rate")
-    ax.set(xlabel="requests/s", ylabel="time to first token (ms)")
-    ax.set_xticks(rates)
-    ax.legend(loc="upper left", fontsize="small")
-
-
-def _lines(
-    ax: Axes, rates: Sequence[float], lines: Mapping[str, Sequence[float]], marks: str = "oo"
-) -> None:
-    """Draw two lines against the rate, over a logarithmic axis from 1 to 20,000."""
-    for (name, values), look, mark in zip(lines.items(), ("-", "--"), marks, strict=False):
-        ax.plot(rates, values, look, marker=mark, label=name)
-    ax.set(yscale="log", ylim=(1, 20_000))
+    ax.set(xlabel="requests/s", ylabel="time to first token (ms)", yscale="log", ylim=(1, 20_000))
     log_axis(ax.yaxis, [1, 10, 100, 1000, 10_000])
-
-
-def draw_measured(
-    shares: Sequence[float],
-    latencies: Mapping[str, Mapping[str, Sequence[float]]],
-    goodput: Sequence[float],
-    capacity: float,
-) -> Figure:
-    """Draw latencies and goodput of a server against the rate of its requests.
-
-    Args:
-        shares: the rates, as shares of the capacity.
-        latencies: by title, then by percentile, milliseconds at each rate.
-        goodput: requests per second within the limits, at each rate.
-        capacity: requests per second.
-    """
-    rates = [100 * share for share in shares]
-    fig, axes = figure(11, 3.2, ncols=3)
-    for ax, (title, lines) in zip(axes[:2], latencies.items(), strict=True):
-        _lines(ax, rates, lines)
-        ax.set(title=title, ylabel="milliseconds")
-        ax.legend(loc="upper left", fontsize="small", ncols=2)
-    sent = [capacity * share for share in shares]
-    axes[2].plot(rates, sent, ":", color=NEUTRAL, label="sent")
-    axes[2].plot(rates, goodput, "-", marker="s", color=FIRST, label="within both limits")
-    axes[2].set(title="Goodput counts answers in time", ylabel="requests/s")
-    axes[2].set(ylim=(0, 1.35 * max(sent)))
-    axes[2].legend(loc="upper left", fontsize="small")
-    for ax in axes:
-        ax.axvline(100, ymax=0.8, linestyle=":", color=LATE)
-        ax.set_xlabel("rate (% of the capacity)")
-        ax.set_xticks(rates)
-    return fig
-
-
-def draw_load(
-    ax: Axes, hosts: Mapping[str, Sequence[Mapping[str, float]]], column: str, label: str
-) -> None:
-    """One figure of an engine against requests a second, a line for each host.
-
-    Args:
-        ax: the axes.
-        hosts: by name, rows with "rate" and the column.
-        column: of a row.
-        label: of the y axis, which is logarithmic.
-    """
-    looks = zip(("-", "--"), "os", SEQUENCE_COLORS[:2], strict=True)
-    for (name, rows), (line, mark, color) in zip(hosts.items(), looks, strict=False):
-        rates = [row["rate"] for row in rows]
-        ax.plot(rates, [row[column] for row in rows], line, marker=mark, color=color, label=name)
-    ax.set(yscale="log", xlabel="requests/s", ylabel=label)
-    low, high = ax.get_ylim()
-    log_axis(ax.yaxis, [t for t in (1, 10, 100, 1e3, 1e4, 1e5) if low / 3 < t < 3 * high])
+    ax.set_xticks(rates)
     ax.legend(loc="upper left", fontsize="small")
 
 
@@ -287,20 +225,3 @@ def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
     ax.text(
         1.1, y, words, transform=at_edge, ha="right", va="center", fontsize="small", color=color
     )
-
-
-def draw_step_parts(ax: Axes, engines: Mapping[str, Mapping[str, float]]) -> None:
-    """A bar an engine: milliseconds of a step on the device by group, then the wait for the host.
-
-    Args:
-        ax: the axes.
-        engines: by name, milliseconds by group, in the order of the bar's parts.
-    """
-    groups = list(dict.fromkeys(group for parts in engines.values() for group in parts))
-    looks = {group: {"facecolor": SEQUENCE_COLORS[i]} for i, group in enumerate(groups[:-1])}
-    stack(ax, engines, {**looks, groups[-1]: outlined(NEUTRAL, "...")}, linewidth=1)
-    sums = [sum(parts.values()) for parts in engines.values()]
-    for y, milliseconds in enumerate(sums):
-        ax.text(milliseconds, y, f" {milliseconds:.2f} ms", va="center")
-    ax.set(xlabel="milliseconds of a decode step", xlim=(0, 1.2 * max(sums)))
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")

@@ -1,5 +1,7 @@
 """The style of all figures, and the figures that more than one notebook draws.
 
+To import this module sets matplotlib's style, also for a reader's own figures.
+
 A notebook stores a figure without a ground, and text in a grey that is legible on a light page and
 on a dark one. `savefig` gives it a white ground. Colour is never the only sign: every kind of slot
 has a hatch too.
@@ -9,9 +11,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,7 @@ STYLE: dict[Any, Any] = {
     **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
     "hatch.linewidth": 1.0,
 }
+plt.rcParams.update(STYLE)
 DPI = 96  # of a figure on a page
 LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
 
@@ -78,73 +80,19 @@ KIND_LOOKS = {kind: in_matplotlib(look) for kind, look in MEMORY_LOOKS.items()}
 
 
 def figure(width: float = 8, height: float = 3, **subplots: Any) -> tuple[Figure, Any]:
-    """Return a figure and its axes in the style of the series.
-
-    A reader's own figures keep their style.
+    """Return a figure and its axes. A notebook stores it with words for what is seen.
 
     Args:
         width: in inches.
         height: in inches.
         subplots: for `plt.subplots`.
     """
-    with plt.rc_context(STYLE):
-        axes = {"axes_class": _StyledAxes, **subplots.pop("subplot_kw", {})}
-        size = (width, height)
-        made = plt.subplots(figsize=size, FigureClass=_StyledFigure, subplot_kw=axes, **subplots)
-        is_interactive = plt.isinteractive()
-    # A notebook's backend turns this on when the first figure loads it, and the context resets it:
-    # the figures of later cells would not be shown.
-    plt.interactive(is_interactive)
-    return made
+    return plt.subplots(figsize=(width, height), FigureClass=_DescribedFigure, **subplots)
 
 
-def left_column(fig: Figure, axes: Any) -> tuple[Axes, Axes]:
-    """Replace the left column of a grid of axes by two axes of half its height, in the same style.
+class _DescribedFigure(Figure):
+    """A figure that a notebook stores without a ground, and with an alt text."""
 
-    Args:
-        fig: the figure.
-        axes: [rows, columns], with an even number of rows.
-
-    Returns:
-        The upper axes and the lower axes.
-    """
-    grid = axes[0, 0].get_gridspec()
-    for ax in axes[:, 0]:
-        ax.remove()
-    middle = len(axes) // 2
-    with plt.rc_context(STYLE):
-        upper = fig.add_subplot(grid[:middle, 0], axes_class=_StyledAxes)
-        lower = fig.add_subplot(grid[middle:, 0], axes_class=_StyledAxes)
-    return upper, lower
-
-
-def _in_style(method: Any) -> Any:
-    """Return a method that matplotlib's settings do not change: ours are in force while it runs."""
-
-    @wraps(method)
-    def styled(*args: Any, **kwargs: Any) -> Any:
-        with plt.rc_context(STYLE):
-            return method(*args, **kwargs)
-
-    return styled
-
-
-class _StyledAxes(Axes):
-    """Axes to which a notebook adds parts in the style of the series."""
-
-    legend = _in_style(Axes.legend)
-    set_title = _in_style(Axes.set_title)
-    text = _in_style(Axes.text)
-    annotate = _in_style(Axes.annotate)
-    bar = _in_style(Axes.bar)
-    barh = _in_style(Axes.barh)
-    fill_between = _in_style(Axes.fill_between)
-
-
-class _StyledFigure(Figure):
-    """A figure to which a notebook adds a legend in the style of the series."""
-
-    legend = _in_style(Figure.legend)
     ground = "none"  # in a notebook; `savefig` gives it a white one
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -391,16 +339,20 @@ def draw_rates(
     ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
 
 
+def _looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A look for each different name: a colour and a hatch, with an edge."""
+    return {
+        name: outlined(NEUTRAL, sequence_hatch(i), facecolor=sequence_color(i))
+        for i, name in enumerate(dict.fromkeys(names))
+    }
+
+
 def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
     """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
     of "wall ms".
     """
-    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
-    colors = dict(zip(groups, SEQUENCE_COLORS, strict=False))
-    looks = {
-        g: outlined(NEUTRAL, sequence_hatch(i), facecolor=color)
-        for i, (g, color) in enumerate(colors.items())
-    }
+    groups = [group for step in steps.values() for group in step["ms by group"]]
+    looks = _looks_of(groups)
     rows = {}
     for y, (name, step) in enumerate(steps.items()):
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
@@ -440,12 +392,9 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         lanes: of each worker, what it does.
         xlabel: the name and unit of the time.
     """
-    kinds = list(dict.fromkeys(span.kind for spans in lanes.values() for span in spans))
+    kinds = [span.kind for spans in lanes.values() for span in spans]
     end = max(span.end for spans in lanes.values() for span in spans)
-    looks = {
-        kind: outlined(NEUTRAL, sequence_hatch(number), facecolor=sequence_color(number))
-        for number, kind in enumerate(kinds)
-    }
+    looks = _looks_of(kinds)
     for y, spans in enumerate(lanes.values()):
         for span in spans:
             width = span.end - span.start
@@ -460,7 +409,7 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
-    ax.figure.legend(loc="outside lower center", ncols=len(kinds))
+    ax.figure.legend(loc="outside lower center", ncols=len(looks))
 
 
 def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -> None:
@@ -485,32 +434,3 @@ def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -
     ax.invert_yaxis()
     ax.set(xlabel="milliseconds of a step", xlim=(0, None))
     ax.legend(loc="lower right")
-
-
-def draw_by_block_size(
-    ax: Axes, sizes: Sequence[int], numbers: Sequence[float], title: str, side: str
-) -> None:
-    """Draw a curve over the block size, with each number beside its point.
-
-    Args:
-        ax: empty axes.
-        sizes: powers of two.
-        numbers: one a size.
-        title: what the numbers are.
-        side: of a point, "left" or "right", where its number is written.
-    """
-    ax.plot(sizes, numbers, "o-", color=SEQUENCE_COLORS[0])
-    alignment = {"left": "right", "right": "left"}[side]
-    for size, number in zip(sizes, numbers, strict=True):
-        words = f"{number:.1f}" if number < 100 else f"{number:,.0f}"
-        ax.annotate(
-            words,
-            (size, number),
-            xytext=(0, 6),  # above the point
-            textcoords="offset points",
-            ha=alignment,
-            fontsize="small",
-        )
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(sizes, [str(size) for size in sizes])
-    ax.set(title=title, xlabel="block size (tokens)", ylim=(0, 1.15 * max(numbers)))

@@ -26,10 +26,10 @@ def bar(what: str, total: int | None = None) -> Any:
 
 
 @contextmanager
-def moving(*llms: LLM, what: str = "steps", total: int | None = None) -> Iterator[Any]:
+def moving(*llms: LLM) -> Iterator[Any]:
     """A bar that counts the steps of these engines."""
     with ExitStack() as stack:
-        steps = stack.enter_context(bar(what, total))
+        steps = stack.enter_context(bar("steps"))
         for llm in llms:
             stack.callback(llm.on_step(lambda: steps.update() and None))
         yield steps

@@ -410,29 +410,17 @@ SHOWN = {  # tensors drawn, and how many elements make a cell
 }
 
 
-class Color(NamedTuple):
-    """What gives a program its colour in a puzzle's picture.
-
-    Args:
-        says: in words.
-        axis: of the puzzle's grid.
-    """
-
-    says: str
-    axis: int = 0
-
-
-_OF_PROGRAM = Color("the program that loads")
-_OF_HEAD = Color("the head of the program that loads")
-_OF_SEQUENCE = Color("the sequence of the program that loads")
-COLORS = {
+_OF_PROGRAM = "the program that loads"
+_OF_HEAD = "the head of the program that loads"
+_OF_SEQUENCE = "the sequence of the program that loads"
+COLORS = {  # what gives a program its colour in a puzzle's picture
     "weights": _OF_PROGRAM,
     "scores": _OF_HEAD,
     "online_step": _OF_PROGRAM,
     "paged_scores": _OF_HEAD,
     "decode": _OF_SEQUENCE,
     "grouped": _OF_SEQUENCE,
-    "split": Color("the split of the program that loads", axis=2),
+    "split": "the split of the program that loads",
 }
 
 
@@ -444,15 +432,13 @@ class SolvedCase:
         text: what the picture shows.
         tensor: its name.
         shape: of the tensor.
-        loads: the elements that each program loads.
-        empty: elements that hold nothing.
+        loads: the elements that each program loads; the others hold nothing.
     """
 
     text: str
     tensor: str
     shape: tuple[int, ...]
-    loads: dict[tuple[int, int, int], tuple[int, ...]]
-    empty: tuple[int, ...] = ()
+    loads: dict[tuple[int, int, int], Sequence[int]]
 
     def accesses(self) -> list[Access]:
         """Return the loads, all of them in the first step."""
@@ -461,10 +447,8 @@ class SolvedCase:
         return [Access(program, 0, np.array(elements)) for program, elements in self.loads.items()]
 
 
-_PAGE_0 = tuple(range(4 * 16))  # the elements of a page with 4 slots and a head of 16 numbers
-_PAGE_1 = tuple(range(4 * 16, 8 * 16))
-_LAST_OF_PAGE_1 = _PAGE_1[-16:]
-_FILLED_OF_PAGE_1 = _PAGE_1[:-16]
+_PAGE_0 = range(4 * 16)  # the elements of a page with 4 slots and a head of 16 numbers
+_FILLED_OF_PAGE_1 = range(4 * 16, 7 * 16)
 SOLVED = {
     "weights": SolvedCase(
         "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
@@ -482,7 +466,7 @@ SOLVED = {
         "Two values of four numbers: the only program loads each number once.",
         "v",
         (2, 4),
-        {(0, 0, 0): tuple(range(8))},
+        {(0, 0, 0): range(8)},
     ),
     "paged_scores": SolvedCase(
         "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
@@ -490,7 +474,6 @@ SOLVED = {
         "k_cache",
         (2, 2, 2, 2),
         {(0, 0, 0): (8, 9, 12, 13, 0, 1), (1, 0, 0): (10, 11, 14, 15, 2, 3)},
-        empty=(4, 5, 6, 7),
     ),
     "decode": SolvedCase(
         "Two sequences, two query heads for a KV head: two programs load each key, hence the 2.",
@@ -502,21 +485,18 @@ SOLVED = {
             (1, 0, 0): _FILLED_OF_PAGE_1,
             (1, 1, 0): _FILLED_OF_PAGE_1,
         },
-        empty=_LAST_OF_PAGE_1,
     ),
     "grouped": SolvedCase(
         "Two sequences, two query heads for a KV head: one program loads each key.",
         "k_cache",
         (2, 4, 1, 16),
         {(0, 0, 0): _PAGE_0, (1, 0, 0): _FILLED_OF_PAGE_1},
-        empty=_LAST_OF_PAGE_1,
     ),
     "split": SolvedCase(
         "One sequence of seven tokens in two splits: a program for each loads its share.",
         "k_cache",
         (2, 4, 1, 16),
         {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
-        empty=_LAST_OF_PAGE_1,
     ),
 }
 
@@ -581,7 +561,7 @@ def draw_loads(
     elif not stopped:
         items += _solved_case(name)
     explained = (
-        f"colour: {COLORS[name].says}; pale: loaded in an earlier step; dotted: holds nothing; "
+        f"colour: {COLORS[name]}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
     head = [title(headline, above=0), note(stopped or explained)]
@@ -592,8 +572,9 @@ def draw_loads(
 def _solved_case(name: str) -> list[Item]:
     """Return what a right kernel loads in a case smaller than the puzzle's."""
     case = SOLVED[name]
-    x = torch.zeros(case.shape).flatten()
-    x[list(case.empty)] = torch.nan
+    x = torch.full(case.shape, torch.nan).flatten()
+    for elements in case.loads.values():
+        x[list(elements)] = 0
     tensor = _tensor(name, case.tensor, x.view(case.shape), case.accesses(), 1)
     return [title("A smaller case, solved", above=0), note(case.text), tensor]
 
@@ -602,6 +583,7 @@ def _tensor(name: str, tensor: str, x: torch.Tensor, accesses: list[Access], ste
     """Return the cells of a tensor of a puzzle, after its name."""
     unit = SHOWN[name][tensor]
     programs = _programs_by_cell(accesses, unit, step)
+    axis = 2 if name == "split" else 0  # of the grid, which gives the colour
     is_last = bool(accesses) and step > max(access.step for access in accesses)
     empty = x.isnan().flatten().tolist()
 
@@ -615,7 +597,7 @@ def _tensor(name: str, tensor: str, x: torch.Tensor, accesses: list[Access], ste
             px = space.x + 150 + place.left * CELL
             py = top + place.down * CELL
             is_empty = empty[cell * unit]
-            drawn = _draw_cell(px, py, is_empty, programs[cell], step, COLORS[name].axis)
+            drawn = _draw_cell(px, py, is_empty, programs[cell], step, axis)
             if is_last and not is_empty and not programs[cell]:
                 look = 'stroke-width="2.5"'
                 drawn.append(box(px, py, CELL - 2, CELL - 2, "none", 1, WRONG, look))
@@ -688,35 +670,26 @@ AXES = {  # by their number
 def _places(x: torch.Tensor, unit: int) -> Iterator[_Place]:
     """Yield the place of each cell of a tensor.
 
+    A cell is a number, with tokens or slots downwards and heads to the right; or it is a row of
+    numbers, with slots to the right and heads downwards.
+
     Args:
         x: a tensor with one to four axes.
         unit: elements in a cell: 1, or all numbers of a head.
     """
     axes = AXES[x.ndim] if unit == 1 else AXES[x.ndim][:-1]
+    *_, size, heads, dim = (1, 1, *x.shape)
     for cell in range(x.numel() // unit):
         index = [int(i) for i in np.unravel_index(cell * unit, x.shape)]
         name = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
-        if x.ndim == 4:
-            left, down = _place_in_page(index, x.shape, unit)
-            yield _Place(left, down, name, "" if any(index[1:]) else f"page {index[0]}")
-        else:
-            if x.ndim == 2:
-                index.insert(1, 0)  # there is one head
-            token, head, i = [0, 0, *index][-3:]
-            yield _Place(head * (x.shape[-1] + 0.5) + i, token, name)
-
-
-def _place_in_page(index: list[int], shape: Sequence[int], unit: int) -> tuple[float, float]:
-    """Return the place of a cell of a cache.
-
-    A cell is a number, with slots downwards and heads to the right; or it is a row of numbers, with
-    slots to the right and heads downwards.
-    """
-    page, slot, head, i = index
-    _, size, heads, dim = shape
-    if unit == 1:
-        return page * (heads * dim + 1) + head * (dim + 0.3) + i, slot
-    return page % 7 * (size + 1) + slot, page // 7 * (heads + 1) + head
+        starts_page = x.ndim == 4 and not any(index[1:])
+        if x.ndim == 2:
+            index.insert(1, 0)  # there is one head
+        page, slot, head, i = [0, 0, 0, *index][-4:]
+        left, down = page * (heads * dim + 1) + head * (dim + 0.3) + i, slot
+        if unit > 1:
+            left, down = page % 7 * (size + 1) + slot, page // 7 * (heads + 1) + head
+        yield _Place(left, down, name, f"page {page}" if starts_page else "")
 
 
 # The reader's kernel in the ladder ----------------------------------------------------------------

@@ -2,22 +2,21 @@
 
 import base64
 import io
+from functools import partial
 
 import matplotlib
 import numpy as np
+import pytest
 from matplotlib.colors import to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
-from pagedlab_lessons.colors import INK
 from pagedlab_lessons.plots import (
     Span,
-    draw_by_block_size,
     draw_lanes,
     draw_predictions,
     draw_rates,
     draw_shares,
     draw_step_times,
     figure,
-    left_column,
 )
 from PIL import Image
 
@@ -56,72 +55,44 @@ def test_a_notebook_stores_a_figure_without_a_ground_and_with_words_for_what_is_
     assert metadata["image/png"]["alt"] == "Figure. Shares; max, paged, over percent; legend: used"
 
 
-def test_a_left_column_has_the_style_of_the_figure():
-    fig, axes = figure(4, 4, nrows=4, ncols=2)
-    for ax in left_column(fig, axes):
-        assert not ax.spines["top"].get_visible()
-        assert ax.spines["left"].get_edgecolor() == axes[0, 1].spines["left"].get_edgecolor()
-        assert ax.title.get_fontproperties() == axes[0, 1].title.get_fontproperties()
-    assert len(fig.axes) == 6
+SHARES = {"max": {"used": 0.2, "reserved": 0.1, "internal": 0.6, "external": 0.1}, "paged": {"used": 0.96}}
+STEPS = {
+    "eager": {"wall ms": 10.0, "ms by group": {"attention": 1.5, "other": 0.5}},
+    "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
+}
+LANES = {"host": [Span(0, 2, "plans", "1"), Span(4, 6, "collects", "1")], "GPU": [Span(2, 4, "computes", "1")]}
+RATES = {"ours": [2500], "others": [1656, 1200]}
+CHARTS = {  # what draws it; the names of its rows; left edge and width of each bar; what is written
+    "shares": (
+        partial(draw_shares, rows=SHARES),
+        ["max  20.0 %", "paged  96.0 %"],
+        [(0, 20), (0, 96), (20, 10), (96, 0), (30, 60), (96, 0), (90, 10), (96, 0)],
+        [],
+    ),
+    "rates": (
+        partial(draw_rates, rates=RATES, theirs=["others"], roof=9000),
+        ["ours", "others", "roof"],
+        [(0, 2500), (0, 1656), (0, 9000)],
+        ["2,500", "1,200\N{EN DASH}1,656", "9,000"],
+    ),
+    "steps": (
+        partial(draw_step_times, steps=STEPS, floor_ms=1.0),
+        ["eager", "graphs"],
+        [(0, 1.5), (0, 1.5), (1.5, 0.5), (1.5, 0.5), (2, 0), (2, 0.25), (2, 8), (2.25, 0.25)],
+        ["10.0 ms, busy 20%", "2.5 ms, busy 90%"],
+    ),
+    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], ["1", "1", "1"]),
+}
 
 
-def test_a_readers_own_figures_keep_their_style():
-    before = dict(matplotlib.rcParams)
-    fig, ax = figure(2, 1)
-    assert dict(matplotlib.rcParams) == before
-    # ... and what is added to ours later is in our style.
-    ax.plot([1, 2], label="line")
-    ax.set(title="title")
-    assert ax.title.get_fontsize() == 10
-    assert not ax.legend().get_frame_on()
-    assert not fig.legend().get_frame_on()
-    assert ax.text(0, 0, "text").get_color() == ax.xaxis.label.get_color() == INK
-    assert ax.bar(0, 1, hatch="//")[0].get_hatch_linewidth() == 1
-    assert matplotlib.figure.Figure().subplots().text(0, 0, "theirs").get_color() != INK
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_shares_are_stacked_and_named():
+@pytest.mark.parametrize(("draw", "names", "bars", "said"), CHARTS.values(), ids=CHARTS)
+def test_bars_begin_and_end_where_their_numbers_do(draw, names, bars, said):
     _, ax = figure()
-    rows = {"max": {"used": 0.2, "reserved": 0.1, "internal": 0.6, "external": 0.1}, "paged": {"used": 0.96}}
-    draw_shares(ax, rows)
-    bars = {container.get_label(): [bar.get_width() for bar in container] for container in ax.containers}
-    assert bars == {"used": [20, 96], "reserved": [10, 0], "internal": [60, 0], "external": [10, 0]}
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["max  20.0 %", "paged  96.0 %"]
-
-
-def test_rates_are_bars_to_the_best_run():
-    _, ax = figure()
-    draw_rates(ax, {"ours": [2500], "others": [1656, 1200]}, theirs=["others"], roof=9000)
-    ours, others, roof = ax.patches
-    assert [round(bar.get_x() + bar.get_width()) for bar in ax.patches] == [2500, 1656, 9000]
-    assert ours.get_x() == others.get_x() == roof.get_x() == 0, "lengths can be compared"
-    assert [bool(bar.get_hatch()) for bar in (ours, others)] == [False, True]
-    assert [text.get_text().strip() for text in ax.texts] == ["2,500", "1,200\N{EN DASH}1,656", "9,000"]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["ours", "others", "roof"]
-
-
-def test_what_kernels_leave_of_a_step_is_idle():
-    _, ax = figure()
-    steps = {
-        "eager": {"wall ms": 10.0, "ms by group": {"attention": 1.5, "other": 0.5}},
-        "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
-    }
-    draw_step_times(ax, steps, 1.0)
-    rows = [[bar.get_width() for bar in ax.patches if round(bar.get_y() + 0.3) == y] for y in (0, 1)]
-    assert rows == [[1.5, 0.5, 0.0, 8.0], [1.5, 0.5, 0.25, 0.25]]
-    assert [text.get_text() for text in ax.texts] == [" 10.0 ms, busy 20%", " 2.5 ms, busy 90%"]
-
-
-def test_lanes_begin_and_end_when_their_workers_do():
-    fig, ax = figure()
-    lanes = {"host": [Span(0, 2, "plans", "1"), Span(4, 6, "collects", "1")], "GPU": [Span(2, 4, "computes", "1")]}
-    draw_lanes(ax, lanes)
-    bars = [(round(bar.get_y() + 0.35), bar.get_x(), bar.get_width()) for bar in ax.patches if bar.get_width() == 2]
-    assert bars == [(0, 0, 2), (0, 4, 2), (1, 2, 2)]
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["plans", "collects", "computes"]
-    assert [text.get_text() for text in ax.texts] == ["1", "1", "1"]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["host", "GPU"]
+    draw(ax)
+    drawn = [(round(bar.get_x(), 6), round(bar.get_width(), 6)) for bar in ax.patches if bar.get_height()]
+    assert drawn == bars
+    assert [label.get_text() for label in ax.get_yticklabels()] == names
+    assert [text.get_text().strip() for text in ax.texts] == said
 
 
 def test_predictions_are_beside_what_was_measured():
@@ -130,12 +101,3 @@ def test_predictions_are_beside_what_was_measured():
     said = [label.get_text() for label in ax.get_yticklabels()]
     assert said == ["untested\n20.0 ms predicted", "tested\n4.0 ms predicted, 14.5 measured"]
     assert [list(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2] == [[4.0, 14.5]]
-
-
-def test_each_point_of_a_curve_over_the_block_size_has_its_number() -> None:
-    _, ax = figure()
-    draw_by_block_size(ax, [1, 16, 512], [1332.9, 83.8, 3.1], "table entries", side="right")
-    assert [text.get_text() for text in ax.texts] == ["1,333", "83.8", "3.1"]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "16", "512"]
-    assert ax.get_title() == "table entries"
-    assert ax.get_xlabel() == "block size (tokens)"

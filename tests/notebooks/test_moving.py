@@ -22,7 +22,7 @@ class Engine:
         return lambda: None
 
 engine = Engine()
-with moving(engine, total=10):
+with moving(engine):
     for _ in range(10):
         time.sleep(0.25)
         engine.callback()

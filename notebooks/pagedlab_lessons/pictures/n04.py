@@ -1,6 +1,6 @@
 """Notebook 04's opening: a tree of beams, and the blocks that they share."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,12 +159,14 @@ class _BeamTree:
     @cached_property
     def heirs(self) -> list[dict[int, list[int]]]:
         """For each step and beam, the beams of the shown step that descend from it."""
-        heirs = [{beam: [beam] for beam in range(self.width)}]
-        for parents in reversed(self.parents):
-            of_parents: dict[int, list[int]] = {beam: [] for beam in range(self.width)}
-            for beam, parent in enumerate(parents):
-                of_parents[parent] += heirs[0][beam]
-            heirs.insert(0, {parent: sorted(found) for parent, found in of_parents.items()})
+        heirs: list[dict[int, list[int]]]
+        heirs = [defaultdict(list) for _ in range(self.step + 1)]
+        for beam in range(self.width):
+            ancestor = beam
+            heirs[self.step][beam].append(beam)
+            for step in range(self.step - 1, -1, -1):
+                ancestor = self.parents[step][ancestor]
+                heirs[step][ancestor].append(beam)
         return heirs
 
     def headline(self) -> str:
@@ -263,20 +265,10 @@ class _BeamTree:
     def _table(self, beam: int) -> list[int]:
         return self.run[self.step][beam][1]
 
-    @cached_property
+    @property
     def rows(self) -> list[int]:
-        """The beams of the shown step, a row each: beams that share a block are neighbours.
-
-        If two beams share a block they share all blocks before it.
-        """
-        beams = self.ranked[self.step]
-        order: dict[tuple[int, int], int] = {}
-        for i, beam in enumerate(beams):
-            for place in enumerate(self._table(beam)):
-                order.setdefault(place, i)
-        return sorted(
-            beams, key=lambda beam: [order[place] for place in enumerate(self._table(beam))]
-        )
+        """The beams of the shown step, a row each: those that share a block are neighbours."""
+        return self.ranked[self.step]
 
     def tables(self, space: Space) -> Drawn:
         """Draw the names of the beams, the prompt's full blocks as one, and every other block."""

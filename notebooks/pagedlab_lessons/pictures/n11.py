@@ -11,7 +11,7 @@ from typing import Any
 
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
+from pagedlab_lessons.drawing import Block, Drawing, Table, blocks_of, described
 from pagedlab_lessons.drawing.flow import (
     Beside,
     Blocks,
@@ -26,18 +26,6 @@ from pagedlab_lessons.drawing.flow import (
 LAYER = 2  # whose keys are shown
 
 Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
-
-
-@dataclass(frozen=True)
-class Table:
-    """A sequence: the words that have slots, and its blocks."""
-
-    words: list[str]
-    blocks: list[int]
-
-    def words_in(self, entry: int, size: int) -> list[str]:
-        """The words of a block, as they can be printed."""
-        return [plain(word) for word in self.words[entry * size : (entry + 1) * size]]
 
 
 @dataclass(frozen=True)
@@ -81,8 +69,11 @@ def frames_of(recording: dict[str, Any]) -> list[Frame]:
     replay = Replay(recording)
     frames = []
     for step in range(1, len(replay)):
-        sequences = replay.seek(step).sequences.values()
-        tables = [Table(s.words[: s.tokens], s.blocks) for s in sequences if s.blocks]
+        sequences = [one for one in replay.seek(step).sequences.values() if one.blocks]
+        tables = []
+        for row, one in enumerate(sequences):
+            look = Look(sequence_color(row))
+            tables.append(Table(f"r{row}", one.blocks, one.tokens, look, one.words))
         if tables and "readings" in replay.now:
             frames.append(Frame(tables, replay.now["readings"]["keys"]))
     return frames
@@ -100,19 +91,22 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     """
     frame = frames[step]
     longest = max(len(table.blocks) for table in frames[-1].tables)
+    blocks = []
+    for block, *keys in zip(
+        blocks_of(frame.tables, len(frame.keys[0]), size), *frame.keys, strict=True
+    ):
+        blocks.append(replace(block, say=_say(block, keys, heads)))
     tables = []
-    held: dict[int, Block] = {}
-    for row, table in enumerate(frame.tables):
-        blocks = _blocks_of(frame, row, size, heads)
-        held |= dict(zip(table.blocks, blocks, strict=True))
-        short = [replace(block, words=block.words[:1]) for block in blocks]
-        shown = Blocks((blocks, short), (longest, 4), height=(27, 24), most=longest)
-        tables.append(Named(f"r{row}", shown, (50, 26)))
+    for table in frame.tables:
+        held = [blocks[number] for number in table.blocks if number is not None]
+        short = [replace(block, words=block.words[:1]) for block in held]
+        shown = Blocks((held, short), (longest, 4), height=(27, 24), most=longest)
+        tables.append(Named(table.name, shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
-        blocks = _blocks_of_pool(frame, rank, held)
+        written = [_with_key(*pair) for pair in zip(blocks, frame.keys[rank], strict=True)]
         head = title(f"Pool of rank {rank}", f"{of_rank} of every layer")
-        pools.append([head, Pool(blocks, columns=(8, 6), height=70, gap=(6, 4))])
+        pools.append([head, Pool(written, columns=(8, 6), height=70, gap=(6, 4))])
     headline = "Block tables: rank 0 has them, and tells every rank which blocks to use."
     explained = (
         "In a block: its first word, and the first two numbers of that word's key in layer "
@@ -122,43 +116,20 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     return page(headline, *tables, Beside(pools), note(explained), name=name)
 
 
-def _blocks_of(frame: Frame, row: int, size: int, heads: Sequence[str]) -> list[Block]:
-    """The blocks of a sequence, with their words."""
-    table = frame.tables[row]
-    look = Look(sequence_color(row))
-    blocks = []
-    for entry, number in enumerate(table.blocks):
-        words = table.words_in(entry, size)
-        block = Block(
-            number,
-            (Owner(f"r{row}", look, len(words) / size),),
-            words=tuple(map(Word, words)),
-            say=_say(number, row, words, frame.keys, heads),
-        )
-        blocks.append(block)
-    return blocks
+def _with_key(block: Block, key: Key) -> Block:
+    """The block of a rank: if it is in use, with its first word and numbers of that word's key."""
+    if not block.owners:
+        return block
+    word = block.words[0].text if block.words else ""
+    return replace(block, lines=(word, *(f"{n:+.2f}" for n in key if n is not None)))
 
 
-def _blocks_of_pool(frame: Frame, rank: int, held: dict[int, Block]) -> list[Block]:
-    """The blocks of a rank, and in each that is in use a word and numbers of its key."""
-    blocks = []
-    for number, key in enumerate(frame.keys[rank]):
-        if number in held:
-            written = [f"{value:+.2f}" for value in key if value is not None]
-            word = held[number].words[0].text if held[number].words else ""
-            block = replace(held[number], lines=(word, *written))
-        else:
-            block = Block(number, say=f"block {number}: free, on every rank")
-        blocks.append(block)
-    return blocks
-
-
-def _say(
-    block: int, row: int, words: Sequence[str], keys: Sequence[list[Key]], heads: Sequence[str]
-) -> str:
+def _say(block: Block, keys: Sequence[Key], heads: Sequence[str]) -> str:
     """The line of text for a block that is pointed at."""
+    if not block.owners:
+        return f"{described(block)}, on every rank"
     ranks = []
-    for rank, of_blocks in enumerate(keys):
-        numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in of_blocks[block])
+    for rank, key in enumerate(keys):
+        numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in key)
         ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
-    return f"block {block}, r{row}: {' '.join(words)}\n{';  '.join(ranks)}"
+    return f"{described(block)}\n{';  '.join(ranks)}"
