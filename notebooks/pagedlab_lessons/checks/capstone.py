@@ -76,7 +76,7 @@ def my_cache(answer: Any) -> str:
     """A subclass of `PrefixCache` with match and register of its own."""
     passes("prefix_cache", answer)
 
-    class Collides(answer):  # type: ignore[misc, valid-type]
+    class Collides(answer):
         def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
             """The same names for all prompts."""
             return [bytes([i]) for i in range(len(token_ids) // self.pool.block_size)]
@@ -169,7 +169,7 @@ def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
     model = load_model(TINY_MODEL, "cpu", verbose=False)
     asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
-    prompts = [[5, 6, 7, 8, 9], [5, 6, 7]]
+    prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
     with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
         got, expected = (
             [
