@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
+from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab_lessons.checks.protocol import (
@@ -54,12 +55,11 @@ class ToyEngine:
         self.plan = self.scheduler.plan  # the latest step's
         self.model = SimpleNamespace(name="")
         self._ids = count()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks = Callbacks()
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after every step; call what is returned to stop."""
-        self._callbacks.append(callback)
-        return partial(self._callbacks.remove, callback)
+        return self._callbacks.subscribe(callback)
 
     def on_forward(self, callback: Callable[[Plan, Any], None]) -> Callable[[], None]:
         """Return a function that does nothing: no forward pass ever runs."""
@@ -90,8 +90,8 @@ class ToyEngine:
                 if sequence.num_outputs >= sequence.max_tokens:
                     sequence.finish_reason = "length"
                     self.scheduler.remove(sequence)
-        for callback in tuple(self._callbacks if plan.chunks else ()):
-            callback()
+        if plan.chunks:
+            self._callbacks.call()
         return plan
 
     def run(self) -> None:
