@@ -101,8 +101,8 @@ def draw(
     llm: LLM, messages: list[dict[str, str]], sampling: SamplingParams, console: Console
 ) -> str:
     """Draw the answers while they grow, until Ctrl-C, and return the text of the first one."""
-    turn = Turn(llm, sampling.n)
     request_id = llm.add(messages, sampling, stream=True)
+    turn = Turn(llm, request_id, sampling.n)
     with ExitStack() as stack:
         stack.callback(llm.abort, request_id)
         # In the forward pass tables have all their blocks; after it, a sequence may have ended.
@@ -120,6 +120,7 @@ class Turn:
 
     Args:
         llm: the engine.
+        request_id: of the question.
         count: how many answers there are.
 
     Attributes:
@@ -127,8 +128,9 @@ class Turn:
         tables: of each answer, its block table.
     """
 
-    def __init__(self, llm: LLM, count: int) -> None:
+    def __init__(self, llm: LLM, request_id: int, count: int) -> None:
         self._llm = llm
+        self._request_id = request_id
         self.texts = [Text() for _ in range(count)]
         self.tables: list[list[int]] = [[] for _ in range(count)]
         self._prompt_tokens = 0
@@ -141,6 +143,8 @@ class Turn:
     def step(self) -> None:
         """Run a step, and note the text that it adds. `FloatingPointError` if it cannot go on."""
         for completion in self._llm.step():
+            if completion.request_id != self._request_id:
+                continue  # Ctrl-C has dropped it in the middle of a step
             self._prompt_tokens = len(completion.prompt_token_ids)
             for text, output in zip(self.texts, completion.outputs, strict=False):
                 if output.error:

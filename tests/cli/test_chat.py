@@ -90,9 +90,12 @@ def test_control_characters_of_a_model_are_shown(llm, monkeypatch):
     assert r"a\x1b]52;c;aGk=\x07\x0d" in drawn(llm, QUESTION)
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm):
-    llm.step = raising_at(7, llm.step, KeyboardInterrupt)
+@pytest.mark.parametrize("method", ["step", "forward"])
+def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm, method):
+    """Between two steps, and inside one, which resets the engine."""
+    setattr(llm, method, raising_at(7, getattr(llm, method), KeyboardInterrupt))
     text = drawn(llm, QUESTION, "And a flute?")
+    assert "error" not in text
     assert len(tables(text)) == 2
     assert "prompt: 13 tokens" in text.split("blocks ")[1]
 
