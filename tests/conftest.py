@@ -40,8 +40,12 @@ settings.register_profile("mutants", deadline=None, database=None, phases=[Phase
 settings.load_profile("pagedlab")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
     """Tests in a browser run last: once Playwright has started, its event loop is in the way of others."""
+    for item in items:
+        if "qwen_folder" in item.fixturenames:
+            item.add_marker("qwen")
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 

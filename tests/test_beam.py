@@ -112,7 +112,6 @@ def test_a_beam_of_one_is_greedy(tiny):
     assert beam.score == pytest.approx(total / len(greedy.token_ids) ** 2, abs=1e-4)
 
 
-@pytest.mark.qwen
 def test_beams_of_real_qwen(qwen):
     prompt = qwen.encode("The three largest cities of Italy are")
     llm = engine(qwen, 64, 16)

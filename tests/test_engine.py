@@ -651,7 +651,6 @@ def assert_same_but_for_ties(model, prompt, mine, theirs):
     assert gap < 2e-5, f"token {at} is {mine[at]} in place of {theirs[at]}, with logits {gap} apart"
 
 
-@pytest.mark.qwen
 @pytest.mark.timeout(1800)
 def test_real_qwen_says_what_generate_says(qwen, qwen_prompts, hugging_face):
     """8 prompts of 3 to 400 tokens in one batch, fp32, every backend: 32 new tokens each, 16 with those to read.

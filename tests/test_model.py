@@ -429,7 +429,6 @@ def test_a_gguf_file_is_the_same_model(tmp_path, tiny):
     assert model.encode(text) == tiny.encode(text)
 
 
-@pytest.mark.qwen
 def test_a_real_qwen(qwen):
     cache = qwen.kv_cache(1, 16)
     assert cache.keys.shape == (24, 1, 16, 2, 64)

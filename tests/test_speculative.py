@@ -254,6 +254,15 @@ def test_look_up(tokens, limit, expected):
     assert PromptLookup(4).look_up([*map(int, tokens)], limit) == [*map(int, expected)]
 
 
+def test_a_draft_model_drafts_for_request_after_request(tiny):
+    """Its own blocks come back when a text ends: a pool for one text serves many."""
+    llm = engine(tiny, 8, 4, kind=SpeculativeLLM, drafter=DraftModel(tiny, 3))
+    for start in range(6):
+        llm.generate(prompts_of(tiny, [9 + start]), exactly(12))
+        assert llm.stats.accepted_tokens > 0
+        assert_idle(llm)
+
+
 def test_what_cannot_speculate(tiny):
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
