@@ -59,6 +59,9 @@ WORDS = {
             "It plays below. Press ↻ (or ▶) to see it again."
         )
     },
+    "15_your_engine": {
+        "Run the folded cell and click the parts in the order of a step.": "Click the parts in the order of a step.",
+    },
     "14_measuring_a_server": {
         "Run the folded cell and move `rate`: above": "Move `rate`: above",
         'Then set `clock` to "admission". It is the same run, and the problem seems to be gone.': (

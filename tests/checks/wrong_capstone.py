@@ -9,8 +9,8 @@ from pagedlab.sampling import sample_rows
 EDITS = {
     "my_pool": [
         (" + len(self.cached)", "", "cached"),
-        ("self.cached.pop(block_id, None)", "pass", "ValueError"),
-        (" and self.keeps(block_id)", "", "cached"),
+        ("self.cached.pop(block_id, None)", "pass", "cached"),
+        (" and self.keeps(block_id)", "", "ValueError"),
         ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()", ""),
     ],
     "my_table": [

@@ -212,4 +212,4 @@ def test_a_links_label_begins_with_its_text(page_folder):
     assert all(label.startswith(text) for label, text in links)
     titles = re.findall(r'<h3><a [^>]*href="notebooks/([^"]*)\.html">(\d\d) · [^<]+</a></h3>', page)
     assert [stem[:2] for stem, _ in titles] == [number for _, number in titles]
-    assert len(titles) == 15
+    assert len(titles) == 16
