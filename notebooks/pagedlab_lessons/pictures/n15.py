@@ -34,7 +34,7 @@ PARTS = (
     Part("attention", "It reads keys and values through the block tables."),
     Part("sample", "It takes one token from each row of logits."),
     Part("step", "It calls the others in turn, and gives each sequence its new token."),
-    Part("cache", "It finds the blocks of a prompt that begins like an earlier one."),
+    Part("prefix cache", "It finds the blocks of a prompt that begins like an earlier one."),
     Part("table", "It lists the blocks of one sequence, forks, and copies before a write."),
     Part("pool", "It counts the references to each block, and hands out the free ones."),
     Part("KVCache", "It holds the keys and values of all blocks.", is_given=True),
