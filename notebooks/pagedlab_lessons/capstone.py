@@ -25,6 +25,7 @@ OPTIONS = {
     "my_step": "LLM",
 }
 FILE = "my_engine.py"
+WRITTEN = ast.Import, ast.ImportFrom, ast.Assign, ast.FunctionDef, ast.ClassDef
 HEAD = '''"""My engine: a language model with a paged KV cache. What is missing is pagedlab's."""
 
 import sys
@@ -78,7 +79,7 @@ class Workbench:
         sample = names.pop("sample_rows", None)
         options = "".join(f", {option}={name}" for option, name in names.items())
         set_sample = f"llm.sample_rows = {sample}\n    " if sample else ""
-        texts = [HEAD, *map(source_of, self.parts.values())]
+        texts = dict.fromkeys([HEAD, *map(source_of, self.parts.values())])
         return "\n\n".join([*texts, ENGINE.format(kind=kind, options=options, sample=set_sample)])
 
     def __repr__(self) -> str:
@@ -95,16 +96,18 @@ mine = Workbench()
 
 
 def source_of(answer: Any) -> str:
-    """The cell in which a class or function was written, without the calls of checks."""
+    """The imports, names, functions and classes of the cell in which a part was written."""
     members = vars(answer).values() if inspect.isclass(answer) else [answer]
     functions = [getattr(member, "fget", member) for member in members]
     code = next(each.__code__ for each in functions if inspect.isfunction(each))
     lines = linecache.getlines(code.co_filename)
     kept = []
     for node in ast.parse("".join(lines)).body:
+        if not isinstance(node, WRITTEN):
+            continue
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(each.lineno for each in decorators)])
         text = "".join(lines[first - 1 : node.end_lineno])
-        if "pagedlab_lessons" not in text and "check." not in text:
+        if "pagedlab_lessons" not in text and "check." not in text and "mine." not in text:
             kept.append(text)
     return "\n".join(kept)
