@@ -82,7 +82,7 @@ class Decoder:
         further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
         self._start([shape] + [further] * num_further)
         self.buffers.send_results(host)
-        is_cuda = self.buffers.params.is_cuda
+        is_cuda = self.buffers.params.packed.is_cuda
         done = torch.cuda.current_stream().record_event() if is_cuda else None
         return Window(plans, host.samples, host.state, done)
 

@@ -148,7 +148,7 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         length = min(num_tokens - 1, self.max_batch_tokens, self.model.max_length, fit) - 4
         if length < 1:
             return
-        samples = {"n": min(2, self.max_sequences), "temperature": 1.0}  # copies a block
+        samples = {"n": 2, "temperature": 1.0} if self.max_sequences > 1 else {}  # copies a block
         asked: list[dict[str, Any]]
         asked = [{}, {"logprobs": 0}, samples, {"adjust": Penalties(repetition=1.1)}]
         requests = [SamplingParams(max_tokens=4, **each) for each in asked]
