@@ -174,7 +174,9 @@ def my_step(answer: Any) -> str:
         got, expected = (
             [
                 output.token_ids
-                for completion in kind(model, num_blocks=16, verbose=False).generate(prompts, asked)
+                for completion in poisoned(kind(model, num_blocks=16, verbose=False)).generate(
+                    prompts, asked
+                )
                 for output in completion.outputs
             ]
             for kind in (answer, LLM)
@@ -191,8 +193,7 @@ def my_engine(answer: Any) -> str:
     asked = SamplingParams(max_tokens=12, ignore_eos=True)
     samples = SamplingParams(max_tokens=8, n=2, temperature=1, seed=3)
     llm = answer.engine(model, block_size=4, num_blocks=16, max_batch_tokens=16, verbose=False)
-    llm.cache.keys.fill_(torch.nan)
-    llm.cache.values.fill_(torch.nan)
+    poisoned(llm)
     seen = Counter[str]()
     with trying("generate(prompts)", "generate(prompt, SamplingParams(n=2, temperature=1))"):
         llm.pool.subscribe(lambda event: seen.update([event.kind]))
@@ -214,10 +215,15 @@ def my_engine(answer: Any) -> str:
     llm.prefix_cache.clear()
     with trying("llm.pool.check([])"):
         llm.pool.check([])
-    proves = (
-        "Eight answers of transformers, with hits, copies and preemptions; no block is lost."
-    )
+    proves = "Eight answers of transformers, with hits, copies and preemptions; no block is lost."
     return f"{proves}\n{answer}"
+
+
+def poisoned(llm: LLM) -> LLM:
+    """Fill an engine's unused memory with NaN, and return the engine."""
+    llm.cache.keys.fill_(torch.nan)
+    llm.cache.values.fill_(torch.nan)
+    return llm
 
 
 def stock_tokens(model: Model, prompt: list[int], count: int) -> list[int]:
