@@ -81,14 +81,18 @@ def sample_chunks(
     if index != list(range(len(logits))):
         logits = logits[index]
     params = [row.sequence.params for row in rows]
-    numbers = [uniform(row.seed, row.position) for row in rows]
+    # Temperature 0 draws nothing.
+    numbers = [
+        uniform(row.seed, row.position) if row.sequence.params.temperature else 0.0 for row in rows
+    ]
     tokens = sample(_adjust(logits, rows), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
-    for row, row_logits, token in zip(rows, logits, tokens, strict=True):
+    for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         new = sampled.setdefault(row.sequence, NewTokens())
         new.token_ids.append(token)
-        if row.sequence.params.logprobs is not None:
-            new.reports.append(report(row_logits, row.sequence.params.logprobs, token))
+        count = row.sequence.params.logprobs
+        if count is not None:
+            new.reports.append(report(logits[i], count, token))
     return sampled
 
 

@@ -6,9 +6,6 @@ runtime      Triton, as a compiler or as an interpreter
 attention    paged attention: decode, ragged, merge
 plan         the launch plan of a call of attention
 cache        writes new KV into its slots, copies blocks
-sampling     samples the next token of each row
-limits       top_k and top_p: which tokens of a row may be sampled
-penalties    logits after penalties: repetition, presence, frequency
 """
 
 import importlib.util

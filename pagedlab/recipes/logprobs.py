@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import repeat
 
 import torch
 
@@ -64,7 +63,8 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
             all_rows = torch.arange(stop - start, device=llm.model.device)
             logits = llm.forward(replace(batch, last_rows=all_rows), llm.cache, llm.attend)
             following = ids[start + 1 : stop + 1]  # the last row of all has none
-            scores += [report(*row) for row in zip(logits, repeat(top), following, strict=False)]
+            for row, token in zip(logits, following, strict=False):
+                scores.append(report(row, top, token))
         table.free()
     if any(each is not None and math.isnan(each.logprob) for each in scores):
         raise FloatingPointError(NOT_FINITE)
