@@ -1,6 +1,6 @@
 """The tensors of steps that run ahead of the host: one set on the device, two on the host.
 
-A row belongs to a sequence. The host writes `RowParams`, `RowSampling`, block tables and, for a
+A row belongs to a sequence. The host writes its parameters, how it samples, block tables and, for a
 step with prompts or drafts, `StepInputs`. The device keeps the state and writes the samples, which
 the host reads when the window is done.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,63 +22,10 @@ from pagedlab_fast.asked import MAX_TOP_K, penalties_of
 from pagedlab_fast.shapes import Limits, StepShape, StepShapes, round_up
 from pagedlab_fast.window import RowPlan, Window
 
-# The columns of a packed tensor cross between host and device in one copy. The kernels in
-# decode_state.py know their order.
-
-
-@dataclass(frozen=True)
-class RowParams:
-    """The work of a window for each row, int64 [N] each. The host writes it.
-
-    Args:
-        packed: int64 [N, 8], all of the others.
-        start: position of the last token of the first step.
-        stop: position at which the row stops.
-        may_end: whether a token that ends a text stops the row.
-        seed: what its tokens are sampled with.
-        token: token at `start`.
-        position: the same as `start`; the row's state begins with it.
-        source: row of the window before whose state this row goes on from; -1 for the host's.
-        counts_row: of `TokenCounts`; -1 for a row without penalties.
-    """
-
-    packed: Tensor
-    start: Tensor
-    stop: Tensor
-    may_end: Tensor
-    seed: Tensor
-    token: Tensor
-    position: Tensor
-    source: Tensor
-    counts_row: Tensor
-
-
-@dataclass(frozen=True)
-class RowSampling:
-    """How each row samples, fp32 [N] each. The host writes it.
-
-    Args:
-        packed: fp32 [6, N], all of the others.
-        temperature: 0 for the likeliest token.
-        top_k: how many tokens are kept; 0 for all.
-        top_p: the share of the probability that is kept; 1 for all.
-        repetition: see `Penalties`; 1 for none.
-        presence: see `Penalties`.
-        frequency: see `Penalties`.
-    """
-
-    packed: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    repetition: Tensor
-    presence: Tensor
-    frequency: Tensor
-
-    @property
-    def penalties(self) -> Tensor:
-        """The last three, [3, N]."""
-        return self.packed[3:]
+# Columns of `StepBuffers.params`. The kernels in decode_state.py know their order.
+SEED = 3
+COUNTS_ROW = 6
+IDLE = 0, 0, 0, 0, 0, -1, -1  # the columns of a row that is not used
 
 
 @dataclass(frozen=True)
@@ -133,8 +81,16 @@ class StepBuffers:
     """What host and device exchange about a window. Both have the same.
 
     Attributes:
-        params: `RowParams`.
-        sampling: `RowSampling`.
+        params: int64 [N, 7], the work of a window for each row:
+            start: position of the last token of the first step.
+            stop: position at which the row stops.
+            may_end: whether a token that ends a text stops the row.
+            seed: what its tokens are sampled with.
+            token: token at `start`.
+            source: row of the window before whose state this row goes on from; -1 for the host's.
+            counts_row: of `TokenCounts`; -1 for a row without penalties.
+        sampling: fp32 [6, N], how each row samples: temperature, top_k and top_p, where 0, 0 and 1
+            stand for none; repetition, presence and frequency, see `Penalties`.
         block_tables: int32 [N, M].
         inputs_memory: int64, for the `StepInputs` of steps that the host lays out.
         samples: int32 [steps, N], the token of each step of a window.
@@ -147,12 +103,10 @@ class StepBuffers:
             return torch.zeros(size, dtype=dtype, device=device, pin_memory=pin_memory)
 
         max_rows, max_blocks, max_steps, _ = limits
-        params = zeros(max_rows, 8)
         shapes = StepShapes(limits)
         most = max([shapes.max_graph_tokens, *shapes.larger_tokens])
-        self.params = RowParams(params, *params.unbind(1))
-        sampling = zeros(6, max_rows, dtype=torch.float32)
-        self.sampling = RowSampling(sampling, *sampling)
+        self.params = zeros(max_rows, len(IDLE))
+        self.sampling = zeros(6, max_rows, dtype=torch.float32)
         self.block_tables = zeros(max_rows, max_blocks, dtype=torch.int32)
         self.inputs_memory = zeros(_packed_size(StepShape(max_rows, most)))
         self.samples = zeros(max_steps, max_rows, dtype=torch.int32)
@@ -192,8 +146,8 @@ class DeviceBuffers(StepBuffers):
         """Copy what the host wrote for a step of this shape; nothing waits."""
         rows = shape.rows
         if shape.is_sampled:
-            self.params.packed[:rows].copy_(host.params.packed[:rows], non_blocking=True)
-            self.sampling.packed.copy_(host.sampling.packed, non_blocking=True)
+            self.params[:rows].copy_(host.params[:rows], non_blocking=True)
+            self.sampling.copy_(host.sampling, non_blocking=True)
         self.block_tables[:rows].copy_(host.block_tables[:rows], non_blocking=True)
         if shape.tokens is not None:
             packed = self.inputs(shape).packed
@@ -232,25 +186,30 @@ class HostBuffers(StepBuffers):
             source_rows = {plan.sequence: row for row, plan in enumerate(before.rows)}
         sources = [-1 if plan.token is not None else source_rows[plan.sequence] for plan in plans]
         asked = [plan.sequence.params for plan in plans]
-        positions = [plan.position for plan in plans]
-        columns = self.params
-        _write(columns.start, positions, rows)
-        _write(columns.stop, [plan.position + plan.num_samples for plan in plans], rows)
-        _write(columns.may_end, [not each.ignore_eos for each in asked], rows)
-        _write(columns.seed, [plan.sequence.seed % 2**63 for plan in plans], rows)
-        _write(columns.token, [plan.token or 0 for plan in plans], rows)
-        _write(columns.position, positions, rows)
-        _write(columns.source, sources, rows, padding=-1)
-        _write(self.sampling.temperature, [each.temperature for each in asked], rows)
-        _write(self.sampling.top_k, [min(each.top_k, MAX_TOP_K) for each in asked], rows)
-        _write(self.sampling.top_p, [each.top_p for each in asked], rows, padding=1)
         counts_rows = [plan.counts_row for plan in plans]
+        columns = [
+            [plan.position for plan in plans],
+            [plan.position + plan.num_samples for plan in plans],
+            [not each.ignore_eos for each in asked],
+            [plan.sequence.seed % 2**63 for plan in plans],
+            [plan.token or 0 for plan in plans],
+            sources,
+            counts_rows,
+        ]
+        used = len(plans)
+        params = self.params.numpy()
+        params[:used] = np.array(columns, dtype=np.int64).T
+        params[used:rows] = IDLE
+        sampling = self.sampling.numpy()
+        sampling[0, :used] = [each.temperature for each in asked]
+        sampling[1, :used] = [min(each.top_k, MAX_TOP_K) for each in asked]
+        sampling[2, :used] = [each.top_p for each in asked]
+        sampling[:3, used:rows] = [[0], [0], [1]]
         if max(counts_rows, default=-1) >= 0:  # else no kernel reads these
-            _write(columns.counts_row, counts_rows, rows, padding=-1)
             penalties = [penalties_of(each) or Penalties() for each in asked]
-            _write(self.sampling.repetition, [each.repetition for each in penalties], rows)
-            _write(self.sampling.presence, [each.presence for each in penalties], rows)
-            _write(self.sampling.frequency, [each.frequency for each in penalties], rows)
+            sampling[3, :used] = [each.repetition for each in penalties]
+            sampling[4, :used] = [each.presence for each in penalties]
+            sampling[5, :used] = [each.frequency for each in penalties]
 
     def write_block_tables(self, chunks: Seq[Chunk]) -> None:
         """Write the block ids of each chunk's sequence, where they have changed."""
@@ -281,8 +240,8 @@ class HostBuffers(StepBuffers):
         return len(last_rows)
 
 
-def _write(tensor: Tensor, values: Seq[Any], stop: int | None = None, padding: int = 0) -> None:
-    """Write the values into a tensor on the host, and the padding after them, up to `stop`."""
+def _write(tensor: Tensor, values: Seq[Any], padding: int = 0) -> None:
+    """Write the values into a tensor on the host, and the padding after them."""
     array = tensor.numpy()  # NumPy reads lists faster than torch
     array[: len(values)] = values
-    array[len(values) : stop] = padding
+    array[len(values) :] = padding

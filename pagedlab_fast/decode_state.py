@@ -1,11 +1,10 @@
 """Kernels that keep the state of decoding on the device: where a window begins, and what follows a
 step.
 
-A row is a sequence. `RowParams` and `StepBuffers` of buffers.py say what the columns are.
+A row is a sequence. `StepBuffers` of buffers.py says what the columns are.
 The kernels get the packed tensors:
 
-    row_params  int64 [N, 8]               start, stop, may_end, seed, token, position, source,
-                                           counts_row
+    row_params  int64 [N, 7]               start, stop, may_end, seed, token, source, counts_row
     state       int32 [N, 3]               token, position, ended
     samples     int32 [steps, N]           tokens
 """
@@ -41,7 +40,7 @@ def lay_out(
 @triton.jit
 def begin_kernel(
     state, state_before,                      # int32 [N, 3]
-    row_params,                               # int64 [N, 8]
+    row_params,                               # int64 [N, 7]
     tables, table_stride,                     # int32 [N, M]
     first_tokens, query_starts,               # of a first step with prompts; else None
     token_ids, positions, slots, seq_lens,    # the inputs of decode steps, [N] each
@@ -49,12 +48,12 @@ def begin_kernel(
 ):  # fmt: skip
     """One row a program: begin with the state of the window before, or what the host says."""
     row = tl.program_id(0)
-    param = row_params + row * 8
-    source = tl.load(param + 6)
+    param = row_params + row * 7
+    source = tl.load(param + 5)
     goes_on = source >= 0
     before = state_before + source * 3
     token = tl.where(goes_on, tl.load(before, mask=goes_on), tl.load(param + 4).to(tl.int32))
-    position = tl.where(goes_on, tl.load(before + 1, mask=goes_on), tl.load(param + 5).to(tl.int32))
+    position = tl.where(goes_on, tl.load(before + 1, mask=goes_on), tl.load(param).to(tl.int32))
     ended = tl.where(goes_on, tl.load(before + 2, mask=goes_on), 0)
     tl.store(state + row * 3, token)
     tl.store(state + row * 3 + 1, position)
@@ -71,7 +70,7 @@ def begin_kernel(
 @triton.jit
 def advance_kernel(
     state,                                    # int32 [N, 3]
-    row_params,                               # int64 [N, 8]
+    row_params,                               # int64 [N, 7]
     tables, table_stride,                     # int32 [N, M]
     sampled,                                  # int64 [N]
     ends, num_ends,                           # [E] tokens that end a text
@@ -85,7 +84,7 @@ def advance_kernel(
     A token below 0 is noted, and ends the row.
     """
     row = tl.program_id(0)
-    param = row_params + row * 8
+    param = row_params + row * 7
     token = tl.load(state + row * 3)
     position = tl.load(state + row * 3 + 1)
     ended = tl.load(state + row * 3 + 2)
@@ -97,7 +96,7 @@ def advance_kernel(
     failed = (token < 0).to(tl.int32)  # the logits were not finite, and there is no token
     token = tl.maximum(token, 0)
     if counts is not None:
-        counts_row = tl.load(param + 7)
+        counts_row = tl.load(param + 6)
         count = counts + counts_row * VOCABULARY + token
         is_counted = active & (counts_row >= 0) & (failed == 0)
         tl.store(count, tl.load(count, mask=is_counted, other=0) + SAMPLED, mask=is_counted)
@@ -130,7 +129,7 @@ def begin(buffers: DeviceBuffers, rows: int, block_size: int, prompts: Batch | N
     with on_device_of(inputs.token_ids):
         begin_kernel[(rows,)](
             buffers.state, buffers.state_before,
-            buffers.params.packed,
+            buffers.params,
             buffers.block_tables, buffers.block_tables.stride(0),
             prompts.token_ids if prompts else None, prompts.query_starts if prompts else None,
             inputs.token_ids, inputs.positions, inputs.slots, inputs.seq_lens,
@@ -156,7 +155,7 @@ def advance(
     with on_device_of(inputs.token_ids):
         advance_kernel[(rows,)](
             buffers.state,
-            buffers.params.packed,
+            buffers.params,
             buffers.block_tables, buffers.block_tables.stride(0),
             sampled,
             end_token_ids, len(end_token_ids),

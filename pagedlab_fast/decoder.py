@@ -73,16 +73,15 @@ class Decoder:
             before: the latest window, if it may still run. A sequence whose next token the host
                 does not know goes on where that window leaves it.
         """
-        host = self._take_turn()
         plans = [RowPlan.of(chunk) for chunk in chunks]
         is_penalised = self.tokens.prepare(plans)
         shape = self._first_shape(plans)._replace(is_penalised=is_penalised)
-        self._send_window(host, plans, shape, before)
+        host = self._send_window(plans, shape, before)
         num_further = max(plan.num_samples for plan in plans) - 1
         further = self.shapes.decode(len(plans))._replace(is_penalised=is_penalised)
         self._start([shape] + [further] * num_further)
         self.buffers.send_results(host)
-        is_cuda = self.buffers.params.packed.is_cuda
+        is_cuda = self.buffers.params.is_cuda
         done = torch.cuda.current_stream().record_event() if is_cuda else None
         return Window(plans, host.samples, host.state, done)
 
@@ -119,9 +118,10 @@ class Decoder:
         return self.shapes.ragged(len(plans), num_tokens)
 
     def _send_window(
-        self, host: HostBuffers, plans: Seq[RowPlan], shape: StepShape, before: Window | None
-    ) -> None:
+        self, plans: Seq[RowPlan], shape: StepShape, before: Window | None = None
+    ) -> HostBuffers:
         """Write all that a window needs, copy it to the device, and set the rows' state there."""
+        host = self._take_turn()
         buffers = self.buffers
         host.write_params(plans, shape.rows, before)
         host.write_block_tables([plan.chunk for plan in plans])
@@ -132,6 +132,7 @@ class Decoder:
         buffers.receive(host, shape)
         buffers.state_before.copy_(buffers.state)
         begin(buffers, shape.rows, self.step.cache.block_size, prompts)
+        return host
 
     # ------------------------------------------------------------------ steps that the host samples
 
@@ -145,13 +146,20 @@ class Decoder:
             return None
         num_tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         shape = self.shapes.host_sampled(len(chunks), num_tokens)
+        num_wanted = self._send_chunks(chunks, shape)
+        hidden = self.runner.run(shape)
+        assert hidden is not None
+        return fused.logits(hidden, self.buffers.inputs(shape).batch.last_rows[:num_wanted])
+
+    def _send_chunks(self, chunks: Seq[Chunk], shape: StepShape) -> int:
+        """Write the tokens of a step, copy them to the device, and count the rows of logits that
+        are wanted.
+        """
         host = self._take_turn()
         host.write_block_tables(chunks)
         num_wanted = host.write_inputs(chunks, shape)
         self.buffers.receive(host, shape)
-        hidden = self.runner.run(shape)
-        assert hidden is not None
-        return fused.logits(hidden, self.buffers.inputs(shape).batch.last_rows[:num_wanted])
+        return num_wanted
 
     # ------------------------------------------------------------------ before the first window
 
@@ -163,18 +171,10 @@ class Decoder:
                 host does.
         """
         for shape in self.shapes.to_capture(is_sampled or self.step.fused is None):
-            self._send_idle(shape)
+            send = self._send_window if shape.is_sampled else self._send_chunks
+            send([], shape)
             # The first run compiles what the capture in the second may not.
             self._start([shape, shape] if self.runner.can_capture(shape) else [shape])
-
-    def _send_idle(self, shape: StepShape) -> None:
-        """Send a step of this shape whose rows are all idle."""
-        host = self._take_turn()
-        if shape.is_sampled:
-            self._send_window(host, [], shape, None)
-        else:
-            host.write_inputs([], shape)
-            self.buffers.receive(host, shape)
 
     # ------------------------------------------------------------------ ranks, and the two hosts
 

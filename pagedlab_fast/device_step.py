@@ -18,7 +18,7 @@ from pagedlab.batch import Batch
 from pagedlab.engine import Forward
 from pagedlab.kv_cache import KVCache
 from pagedlab.loading import no_collections
-from pagedlab_fast.buffers import DeviceBuffers
+from pagedlab_fast.buffers import COUNTS_ROW, SEED, DeviceBuffers
 from pagedlab_fast.decode_state import advance
 from pagedlab_fast.fused import Fused
 from pagedlab_fast.kernels.penalties import Penalties
@@ -71,16 +71,16 @@ class DeviceStep:
         positions = batch.positions
         if shape.tokens is not None:
             positions = positions[batch.last_rows]
-        sampling = buffers.sampling
-        limits = sampling.temperature, sampling.top_k, sampling.top_p
         counts = None
         penalties = None
         if shape.is_penalised:
             counts = self.tokens.counts
             assert counts is not None
-            penalties = Penalties(counts, buffers.params.counts_row, sampling.penalties)
+            penalties = Penalties(counts, buffers.params[:, COUNTS_ROW], buffers.sampling[3:])
+        temperature, top_k, top_p = buffers.sampling[:3]
+        seeds = buffers.params[:, SEED]
         sampled = triton_sample(
-            logits, *limits, None, penalties, seeds=buffers.params.seed, positions=positions
+            logits, temperature, top_k, top_p, None, penalties, seeds=seeds, positions=positions
         )
         advance(buffers, shape.rows, self.cache.block_size, self.end_token_ids, sampled, counts)
 

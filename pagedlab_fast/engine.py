@@ -39,8 +39,8 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         cuda_graphs: run several steps in one launch, without the host. Then `step` may return
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
-        max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and in the
-            first step. None is 2,048 on a GPU and no limit on a CPU.
+        max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and while
+            the device waits for the host. None is 2,048 on a GPU and no limit on a CPU.
         drafter: proposes tokens, which the model checks; None for none.
         ranks: processes that share the model. `close` or a `with` block ends them.
         options: those of `pagedlab.LLM`, but for `runner`.
@@ -148,7 +148,7 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         length = min(num_tokens - 1, self.max_batch_tokens, self.model.max_length, fit) - 4
         if length < 1:
             return
-        samples = {"n": 2, "temperature": 1.0} if self.max_sequences > 1 else {}  # copies a block
+        samples = {"n": min(2, self.max_sequences), "temperature": 1.0}  # copies a block
         asked: list[dict[str, Any]]
         asked = [{}, {"logprobs": 0}, samples, {"adjust": Penalties(repetition=1.1)}]
         requests = [SamplingParams(max_tokens=4, **each) for each in asked]

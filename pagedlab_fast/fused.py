@@ -41,7 +41,7 @@ from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
 from pagedlab.kv_cache import KVCache
 from pagedlab_fast import small_gemm
 from pagedlab_fast.norm import norm, overlap, overlap_options, row_of, scale_of
-from pagedlab_fast.small_gemm import KVTarget
+from pagedlab_fast.small_gemm import KVTarget, store_heads
 from pagedlab_fast.swiglu import swiglu
 
 ARCHITECTURES = ("qwen2", "llama")
@@ -72,7 +72,6 @@ def rotate_kernel(
     head = tl.arange(0, HEADS)[:, None]
     i = tl.arange(0, LANES)[None, :]
     lane = i < HALF
-    dtype: tl.constexpr = product.dtype.element_ty
     place = head * DIM + i
     real = (head < Q_HEADS + 2 * KV_HEADS) & lane
     source = product + token * (Q_HEADS + 2 * KV_HEADS) * DIM + place
@@ -93,21 +92,10 @@ def rotate_kernel(
     if bias is not None:
         a += bias_a
         b += bias_b
-    first = (a * c - b * s).to(dtype)
-    second = (b * c + a * s).to(dtype)
-    is_query = (head < Q_HEADS) & lane
-    q = q_out + (token * Q_HEADS + head) * DIM + i
-    tl.store(q, first, mask=is_query)
-    tl.store(q + HALF, second, mask=is_query)
-    stored = lane & (slot >= 0)
-    is_key = stored & (head >= Q_HEADS) & turned
-    k = k_cache + (slot * KV_HEADS + head - Q_HEADS) * DIM + i
-    tl.store(k, first, mask=is_key)
-    tl.store(k + HALF, second, mask=is_key)
-    is_value = stored & (head >= Q_HEADS + KV_HEADS) & real
-    v = v_cache + (slot * KV_HEADS + head - Q_HEADS - KV_HEADS) * DIM + i
-    tl.store(v, first, mask=is_value)
-    tl.store(v + HALF, second, mask=is_value)
+    store_heads(
+        a * c - b * s, b * c + a * s, q_out, k_cache, v_cache, token, slot, head, i, real,
+        Q_HEADS, KV_HEADS, HALF,
+    )  # fmt: skip
 
 
 def qkv(x: Tensor, epsilon: float, weight: Tensor, bias: Tensor | None, target: KVTarget) -> Tensor:

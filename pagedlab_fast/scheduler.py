@@ -9,8 +9,6 @@ from typing import Any
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab_fast.asked import can_run_ahead
 
-PREFILL_GROWTH = 4  # each step may have four times the prompt tokens of the step before
-
 
 @dataclass(eq=False)
 class FastSequence(Sequence):
@@ -43,12 +41,11 @@ class FastSequence(Sequence):
 class FastScheduler(Scheduler):
     """Limits the prompt tokens of a step, and gives slots to tokens that are not known yet.
 
-    A step is short while somebody reads an answer that grows. While nobody does, the limit is
-    `max_prompt_tokens` in the first step, so that the device starts early, then 4 times, 16 times
-    and so on, until the queues are empty.
+    A step is short while somebody reads an answer that grows, and where the device has nothing to
+    do while the host plans.
 
     Attributes:
-        max_prompt_tokens: prompt tokens per step, at most, while a streaming request decodes.
+        max_prompt_tokens: prompt tokens of a short step, at most.
         in_flight: windows that were launched and not collected. `FastRunner` keeps it up to date.
     """
 
@@ -57,15 +54,12 @@ class FastScheduler(Scheduler):
         self.max_prompt_tokens = self.max_batch_tokens
         self.in_flight = 0
         self._prompt_budget = self.max_batch_tokens  # prompt tokens that this step may compute
-        self._ramp = 1  # factor on max_prompt_tokens while no streaming request decodes
 
     def schedule(self) -> Plan:
         """Plan the next step, as `Scheduler.schedule` does."""
-        self._prompt_budget = self.max_prompt_tokens
-        if not any(map(_is_read, self.running)):
-            self._prompt_budget *= self._ramp
-        # A larger factor than max_batch_tokens changes nothing.
-        self._ramp = min(PREFILL_GROWTH * self._ramp, self.max_batch_tokens)
+        self._prompt_budget = self.max_batch_tokens
+        if not self.in_flight or any(map(_is_read, self.running)):
+            self._prompt_budget = self.max_prompt_tokens
         return super().schedule()
 
     def num_next(self, sequence: Any) -> int:
@@ -112,12 +106,6 @@ class FastScheduler(Scheduler):
     def next_waits_for_host(self) -> bool:
         """Whether the next waiting sequence fits, and needs the host."""
         return self.has_room_for_next() and not can_run_ahead(self.next_waiting())
-
-    def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence, finished or not, and free its blocks."""
-        super().remove(sequence)
-        if not (self.running or self.waiting):
-            self._ramp = 1  # the next step is a first step
 
     def reserve_ahead(self, chunks: Seq[Chunk], num_tokens: int) -> list[Chunk]:
         """Give slots to further tokens of each sequence while its chunk is still being computed.

@@ -129,6 +129,33 @@ def normed(x, epsilon, WIDTH: tl.constexpr, COUNT: tl.constexpr):
     return tiles
 
 
+@triton.jit
+def store_heads(
+    first, second, queries, k_cache, v_cache, row, slot, head, lane, real,
+    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """Store queries in their row, and keys and values in the row's slot. A slot of -1 stores none.
+
+    Args:
+        first, second: elements `lane` and `lane` + HALF of each head.
+        head: its number. Queries come first, then keys, then values.
+        real: which elements there are.
+    """
+    query = queries + (row * Q_HEADS + head) * (2 * HALF) + lane
+    tl.store(query, first, mask=real & (head < Q_HEADS))
+    tl.store(query + HALF, second, mask=real & (head < Q_HEADS))
+    of_key = head - Q_HEADS
+    is_key = real & (slot >= 0) & (of_key >= 0) & (of_key < KV_HEADS)
+    key = k_cache + (slot * KV_HEADS + of_key) * (2 * HALF) + lane
+    tl.store(key, first, mask=is_key)
+    tl.store(key + HALF, second, mask=is_key)
+    of_value = of_key - KV_HEADS
+    is_value = real & (slot >= 0) & (of_value >= 0)
+    value = v_cache + (slot * KV_HEADS + of_value) * (2 * HALF) + lane
+    tl.store(value, first, mask=is_value)
+    tl.store(value + HALF, second, mask=is_value)
+
+
 @triton.jit(do_not_specialize=["rows", "epsilon"])
 def product_kernel(
     x,                                           # [rows, WIDTH]
@@ -218,19 +245,10 @@ def product_kernel(
         if ROLE == "gate":
             tl.store(out + row * OUTPUTS + pair, y / (1 + tl.exp(-y)) * z, mask=real)
         else:
-            y, z = y * c - z * s, z * c + y * s  # rotated
-            q = out + (row * Q_HEADS + head) * (2 * HALF) + lane
-            tl.store(q, y, mask=real & (head < Q_HEADS))
-            tl.store(q + HALF, z, mask=real & (head < Q_HEADS))
-            stored = real & (slot >= 0)
-            key = k_cache + (slot * KV_HEADS + head - Q_HEADS) * (2 * HALF) + lane
-            is_key = stored & (head >= Q_HEADS) & turned
-            tl.store(key, y, mask=is_key)
-            tl.store(key + HALF, z, mask=is_key)
-            value = v_cache + (slot * KV_HEADS + head - Q_HEADS - KV_HEADS) * (2 * HALF) + lane
-            is_value = stored & (head >= Q_HEADS + KV_HEADS)
-            tl.store(value, y, mask=is_value)
-            tl.store(value + HALF, z, mask=is_value)
+            store_heads(
+                y * c - z * s, z * c + y * s, out, k_cache, v_cache, row, slot, head, lane, real,
+                Q_HEADS, KV_HEADS, HALF,
+            )  # fmt: skip
 
 
 def _product(

@@ -134,7 +134,8 @@ def ask_for_everything(llm, shapes, copies):
     for i, shape in enumerate(sorted(shapes, key=str)):
         if shape.is_sampled and llm.drafter:
             continue
-        decoder._send_idle(shape)
+        send = decoder._send_window if shape.is_sampled else decoder._send_chunks
+        send([], shape)
         if shape.is_sampled or step.fused:
             decoder.runner.run(shape)
         else:
