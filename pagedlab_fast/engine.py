@@ -39,8 +39,8 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         cuda_graphs: run several steps in one launch, without the host. Then `step` may return
             several new tokens of a sequence. "auto" turns it on where it helps.
         fused: run the model's layers in fewer kernels. "auto" turns it on where it helps.
-        max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and while
-            the device waits for the host. None is 2,048 on a GPU and no limit on a CPU.
+        max_prompt_tokens: prompt tokens per step, at most, while other requests stream, and in the
+            first step. None is 2,048 on a GPU and no limit on a CPU.
         drafter: proposes tokens, which the model checks; None for none.
         ranks: processes that share the model. `close` or a `with` block ends them.
         options: those of `pagedlab.LLM`, but for `runner`.

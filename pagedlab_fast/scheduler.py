@@ -41,8 +41,8 @@ class FastSequence(Sequence):
 class FastScheduler(Scheduler):
     """Limits the prompt tokens of a step, and gives slots to tokens that are not known yet.
 
-    A step is short while somebody reads an answer that grows, and where the device has nothing to
-    do while the host plans.
+    A step is short while somebody reads an answer that grows, and after a plan of nothing, so that
+    the device starts early.
 
     Attributes:
         max_prompt_tokens: prompt tokens of a short step, at most.
@@ -58,7 +58,7 @@ class FastScheduler(Scheduler):
     def schedule(self) -> Plan:
         """Plan the next step, as `Scheduler.schedule` does."""
         self._prompt_budget = self.max_batch_tokens
-        if not self.in_flight or any(map(_is_read, self.running)):
+        if not self.plan.chunks or any(map(_is_read, self.running)):
             self._prompt_budget = self.max_prompt_tokens
         return super().schedule()
 
