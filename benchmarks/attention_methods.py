@@ -29,7 +29,6 @@ class Case:
     lengths: tuple[int, ...]
     queries: tuple[int, ...]
     block_size: int = 16
-    shuffled: bool = True
 
     @property
     def is_decode(self) -> bool:
@@ -49,10 +48,9 @@ class Case:
         return 4 * heads * dim * pairs
 
 
-def decode_case(model: str, batch: int, context: int, block_size: int = 16, shuffled: bool = True) -> Case:
-    pages = "" if shuffled else ", contiguous"
-    name = f"{model} decode {batch} x {context}, block {block_size}{pages}"
-    return Case(name, model, (context,) * batch, (1,) * batch, block_size, shuffled)
+def decode_case(model: str, batch: int, context: int, block_size: int = 16) -> Case:
+    name = f"{model} decode {batch} x {context}, block {block_size}"
+    return Case(name, model, (context,) * batch, (1,) * batch, block_size)
 
 
 def cases() -> list[Case]:
@@ -68,7 +66,6 @@ def cases() -> list[Case]:
     return [
         *(decode_case(*shape) for shape in decodes),
         *(decode_case(*shape, block_size=64) for shape in decodes),
-        *(decode_case(*shape, shuffled=False) for shape in decodes),
         Case("qwen2.5-0.5b decode 256 of 64-4096, skewed", "qwen2.5-0.5b", skewed, (1,) * 256),
         Case("llama-3-8b prefill 1 x 4096", "llama-3-8b", (4096,), (4096,)),
         Case("llama-3-8b prefill 32 of 100-1024", "llama-3-8b", prompts, prompts),
@@ -100,9 +97,7 @@ class Inputs:
         self.v = [normal(*shape) for _ in range(self.sets)]
         self.tables, self.page_lists = [], []
         for _ in range(self.sets):
-            ids = torch.arange(self.num_blocks, dtype=torch.int32, device=device)
-            if case.shuffled:
-                ids = ids[torch.randperm(self.num_blocks, generator=generator, device=device)]
+            ids = torch.randperm(self.num_blocks, generator=generator, device=device).int()
             self.tables.append(pad_sequence(ids.split(pages), batch_first=True))
             self.page_lists.append(ids)
         self.pages = pages

@@ -189,11 +189,9 @@ def show(paths: list[Path]) -> None:
     print(json.dumps(results[0]["machine"]))
     for result in results:
         print(f"\n{result.get('model', result['about'])}, {result['date']}")
-        for part in ("rounds", "on the card"):
-            for workload, by_variant in result.get(part, {}).items():
-                spreads = [spread(variant, entries) for variant, entries in by_variant.items()]
-                title = workload if part == "rounds" else f"{workload}, {part}"
-                print("   ".join([f"{title:10}", *spreads]))
+        for workload, by_variant in result["rounds"].items():
+            spreads = [spread(variant, entries) for variant, entries in by_variant.items()]
+            print("   ".join([f"{workload:10}", *spreads]))
         for rate, by_engine in result.get("load", {}).items():
             for name, entries in by_engine.items():
                 last = entries[-1]

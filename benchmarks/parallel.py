@@ -26,7 +26,6 @@ from common import Result, command_line, give_back, requests
 
 from pagedlab import SamplingParams
 from pagedlab.model import TINY_MODEL
-from pagedlab.recipes.ranks.shards import all_reduce_bytes, ring_bytes
 from pagedlab_fast import LLM
 
 
@@ -103,9 +102,6 @@ def measure(llm: LLM, shape: Shape, ranks: int) -> dict[str, Any]:
         **timed(llm, prompts, params),
         "with_prompts_cached": timed(llm, prompts, params),
         "one_sequence": timed(llm, [prompts[0][:128]], [SamplingParams(max_tokens=256, ignore_eos=True)]),
-        "sent_bytes_per_token_and_rank": ring_bytes(
-            all_reduce_bytes(llm.model.module.config, llm.cache.keys.element_size()), ranks
-        ),
     }
 
 

@@ -32,7 +32,6 @@ from uuid import uuid4
 
 import peer_workloads
 from common import quantiles
-from peer_traces import busy_seconds, take_traces
 from peer_workloads import TEMPERATURE, WORKLOADS, Arrival, Work, arrivals
 
 MAX_LENGTH = 16_384
@@ -72,17 +71,6 @@ class PagedLab:
         torch.cuda.empty_cache()
         self.llm.warm_up()
         self.thread: Any = None
-
-    def start_trace(self, folder: str) -> None:
-        from torch.profiler import ProfilerActivity, profile
-
-        self.trace = (profile(activities=[ProfilerActivity.CUDA]), f"{folder}/trace.json")
-        self.trace[0].start()
-
-    def stop_trace(self) -> None:
-        profiler, path = self.trace
-        profiler.stop()
-        profiler.export_chrome_trace(path)
 
     def params(self, length: int, temperature: float, ends: bool = False, n: int = 1) -> Any:
         how = how_to_sample(temperature)
@@ -159,13 +147,6 @@ class VLLM:
 
         return LLM(model, **self.options)
 
-    def start_trace(self, folder: str) -> None:
-        """The folder was named when the engine started, see `peers.py`."""
-        self.engine.start_profile()
-
-    def stop_trace(self) -> None:
-        self.engine.stop_profile()
-
     def params(self, length: int, temperature: float, ends: bool = False, **more: Any) -> Any:
         from vllm import SamplingParams
 
@@ -227,12 +208,6 @@ class SGLang:
         self.options |= further
         self.llm = sglang.Engine(model_path=model, **self.options)
 
-    def start_trace(self, folder: str) -> None:
-        self.llm.start_profile(output_dir=folder, activities=["GPU"], with_stack=False)
-
-    def stop_trace(self) -> None:
-        self.llm.stop_profile()
-
     def generate(self, work: Work) -> Answers:
         params = [
             {"max_new_tokens": n, "ignore_eos": not work.ends, "n": work.answers} | how_to_sample(work.temperature)
@@ -280,57 +255,13 @@ class NanoVLLM:
         return [[list(answer["token_ids"])] for answer in done]
 
 
-class Transformers:
-    """Transformers' own continuous batching. It samples all requests alike, and greedily here."""
-
-    def __init__(self, model: str, random_weights: bool, share: float, ranks: int, further: Options) -> None:
-        import torch
-        import transformers
-
-        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
-        if random_weights:
-            with torch.device("cuda"):
-                module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        else:
-            load = transformers.AutoModelForCausalLM.from_pretrained
-            module = load(model, dtype=torch.bfloat16, trust_remote_code=False).to("cuda")
-        self.module = module.eval()
-        self.options = further  # it has none here
-
-    def generate(self, work: Work) -> Answers:
-        from transformers import GenerationConfig
-
-        if work.answers > 1 or work.ends:
-            raise NotImplementedError("transformers is measured here with one answer a prompt, of a fixed length")
-        config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=max(work.lengths))
-        manager = self.module.init_continuous_batching(generation_config=config)
-        manager.start()
-        try:
-            names = [
-                manager.add_request(prompt, max_new_tokens=length)
-                for prompt, length in zip(work.prompts, work.lengths, strict=True)
-            ]
-            found: dict[str, list[int]] = {}
-            while len(found) < len(names):
-                result = manager.get_result(timeout=60)
-                if result is None:
-                    raise RuntimeError("no result for 60 s")
-                if result.is_finished():
-                    found[result.request_id] = list(result.generated_tokens)
-        finally:
-            manager.stop(block=True)
-        return [[found[name]] for name in names]
-
-
 ENGINES = {
     "pagedlab": PagedLab,
     "vllm": VLLM,
     "vllm-server": VLLMServer,
     "sglang": SGLang,
     "nano-vllm": NanoVLLM,
-    "transformers": Transformers,
 }
-ON_ONE_GPU = ("nano-vllm", "transformers")  # as they are measured here
 WITH_UVLOOP = ("vllm-server", "sglang")  # their servers' event loop, where it is installed
 
 
@@ -368,13 +299,8 @@ def chat_prompts(texts: list[str], model: str) -> list[list[int]]:
     return [tokenizer.encode(form.format(text)).ids for text in texts]
 
 
-def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> dict[str, Any]:
-    """Run a workload: its figure, and the seconds of each of its works.
-
-    Args:
-        traces: a folder. If it is named, the figure is of the seconds in which the card computes.
-            The profiler makes the host slower, so the other seconds are not comparable then.
-    """
+def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
+    """Run a workload: its figure, and the seconds of each of its works."""
     workload = WORKLOADS[name](seed)
     works = workload.rounds
     for work in works:
@@ -387,16 +313,11 @@ def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> 
     for work in works:
         if workload.continues:
             work.prompts = [old + new for old, new in zip(before, work.prompts, strict=True)]
-        if traces:
-            engine.start_trace(traces)
         spent, answers = timed(engine, work)
-        if traces:
-            engine.stop_trace()
-            spent = busy_seconds(take_traces(Path(traces)))
         seconds.append(spent)
         num_tokens += sum(len(answer) for each in answers for answer in each)
         before = [old + new[0] for old, new in zip(work.prompts, answers, strict=True)]
-    if workload.unit.startswith("ms "):
+    if workload.unit == "ms a token":
         figure = 1000 * (seconds[1] - seconds[0]) / (works[1].lengths[0] - works[0].lengths[0])
     elif workload.unit == "prompt tokens/s":
         figure = sum(len(prompt) for work in works for prompt in work.prompts) / sum(seconds)
@@ -405,9 +326,9 @@ def measure(engine: Any, name: str, seed: int, model: str, traces: str = "") -> 
     return {"figure": figure, "unit": workload.unit, "seconds": seconds, "new tokens": num_tokens}
 
 
-async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, Any]:
+async def serve(engine: Any, rate: float, seed: int) -> dict[str, Any]:
     """Send requests when they are due: what their callers see, in milliseconds."""
-    requests = arrivals(rate, lengths, seed)
+    requests = arrivals(rate, seed)
     gc.collect()
     gc.freeze()  # no engine's callers pause for what was there before
     origin = time.perf_counter() + 0.5
@@ -442,7 +363,7 @@ async def serve(engine: Any, rate: float, lengths: str, seed: int) -> dict[str, 
 def main() -> None:
     name, descriptor, vocabulary, settings = sys.argv[1:5]
     options = json.loads(settings)
-    if options["ranks"] > 1 and name in ON_ONE_GPU:
+    if options["ranks"] > 1 and name == "nano-vllm":
         raise NotImplementedError(f"{name} is measured here on one GPU only")
     peer_workloads.VOCABULARY = int(vocabulary)
     peer_workloads.LIMITS = options.pop("limits")

@@ -10,7 +10,6 @@
     prefill   64 prompts of 2,048 tokens, one new token
     short     2,048 requests, prompts and answers of 16 to 64 tokens
     ends      512 questions in English; an answer ends where the model ends it, or after 1,024 tokens
-    step      256 sequences after 512 tokens: milliseconds a decode step, over 64 steps
     one       a single sequence, greedy: milliseconds a token over 256 tokens, after the first
 
 Prompts are random token ids, and answers ignore the end of text, so their lengths are known. Only
@@ -70,8 +69,8 @@ class Workload:
     Args:
         rounds: works that are sent one after another. A later one may continue the answers of the
             work before it: then its prompts are only what is appended.
-        unit: "output tokens/s", "prompt tokens/s", "ms a token" or "ms a step". Milliseconds
-            are the difference between two works that differ in the length of their answers.
+        unit: "output tokens/s", "prompt tokens/s" or "ms a token". Milliseconds are the
+            difference between two works that differ in the length of their answers.
         continues: whether the works are turns of the same conversations.
         warm: works that are sent before, and are not timed.
     """
@@ -164,12 +163,6 @@ def ends(seed: int) -> Workload:
     return Workload([Work([], [1024] * len(texts), texts=texts, ends=True)])
 
 
-def step(seed: int) -> Workload:
-    """The second work has 64 tokens more than the first: the difference is the time of 64 steps."""
-    works = [equal(2 * seed, 256, 512, 16), equal(2 * seed + 1, 256, 512, 80)]
-    return Workload(works, unit="ms a step")
-
-
 def one(seed: int) -> Workload:
     """The first work has one new token, the second 257: the difference is 256 tokens' time."""
     rng = random.Random(seed)
@@ -177,35 +170,20 @@ def one(seed: int) -> Workload:
     return Workload(works, unit="ms a token")
 
 
-WORKLOADS = {
-    make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, ends, step, one)
-}
+WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, ends, one)}
 
 
-def short_length(rng: random.Random) -> int:
-    return rng.randint(16, 64)
-
-
-# Of prompts and of answers that arrive at a rate.
-LENGTHS = {
-    "chat": (chat_prompt_length, chat_answer_length),
-    "short": (short_length, short_length),
-}
-
-
-def arrivals(rate: float, lengths: str, seed: int) -> list[Arrival]:
-    """Requests with exponential gaps, for 8 seconds and at least 256.
+def arrivals(rate: float, seed: int) -> list[Arrival]:
+    """Requests of the lengths of `chat` with exponential gaps, for 8 seconds and at least 256.
 
     Args:
         rate: requests a second.
-        lengths: of prompts and answers, a name in `LENGTHS`.
         seed: of gaps, lengths and prompts.
     """
     rng = random.Random(1000 * seed + int(rate))
-    prompt_length, answer_length = LENGTHS[lengths]
     due = 0.0
     requests = []
     for _ in range(max(256, int(8 * rate))):
         due += rng.expovariate(rate)
-        requests.append(Arrival(due, ids(rng, prompt_length(rng)), answer_length(rng)))
+        requests.append(Arrival(due, ids(rng, chat_prompt_length(rng)), chat_answer_length(rng)))
     return requests

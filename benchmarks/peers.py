@@ -18,7 +18,6 @@ With `--rates`, requests arrive at random, so many a second, through each engine
 result has what their callers see: time to first token, time a token after the first, longest gap. They arrive once
 before, untimed.
 
-With `--trace`, torch's profiler runs in each engine, and the result has the seconds in which the card computes.
 `--options 'sglang={"page_size": 16}'` gives an engine options of its own.
 """
 
@@ -27,7 +26,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +35,7 @@ from typing import Any
 
 from common import Result, command_line, show, written
 from peer_engines import ENGINES, MAX_LENGTH, MAX_SEQUENCES
-from peer_workloads import LENGTHS, WORKLOADS
+from peer_workloads import WORKLOADS
 
 HERE = Path(__file__).parent
 # On several ranks: the ways to sum that need NVLink multicast, see `peer_engines.py`.
@@ -49,14 +47,6 @@ NO_MULTICAST = {
 }
 
 
-# vLLM has to know before it starts that it may be traced. So it is started once more for the traces.
-VLLM_PROFILER = {
-    "profiler": "torch",
-    "torch_profiler_with_stack": False,
-    "torch_profiler_dump_cuda_time_total": False,
-}
-
-
 class Peer:
     """An engine's process, stopped while it does not work.
 
@@ -64,10 +54,9 @@ class Peer:
         name: of `ENGINES`.
         args: the command line.
         path: the folder that the engine is installed in; None for this Python's own packages.
-        traced: whether it may be traced.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace, path: str | None, traced: bool = False) -> None:
+    def __init__(self, name: str, args: argparse.Namespace, path: str | None) -> None:
         self.name = name
         read, write = os.pipe()
         places = [path, str(HERE), str(HERE.parent) if name == "pagedlab" else None]
@@ -75,15 +64,12 @@ class Peer:
         if args.ranks > 1:
             environment |= NO_MULTICAST
         self._log_path = Path(f"{args.json}.{name}.log")
-        further = dict(dict(args.options).get(name, {}))
-        if traced and name == "vllm":
-            further["profiler_config"] = VLLM_PROFILER | {"torch_profiler_dir": str(trace_folder(args, name))}
         settings = {
             "model": str(args.model),
             "random_weights": args.random_weights,
             "share": args.share,
             "ranks": args.ranks,
-            "further": further,
+            "further": dict(args.options).get(name, {}),
             "limits": {limit: value for limit, value in sampling_limits(args).items() if value is not None},
         }
         program = str(HERE / "peer_engines.py")
@@ -146,19 +132,10 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
                     note(result, "rounds", workload, peer, peer.ask(name=workload, seed=args.seed + round_number))
         for rate in args.rates:
             for peer in peers:
-                peer.ask(rate=rate, lengths=args.lengths, seed=args.seed - 1)
+                peer.ask(rate=rate, seed=args.seed - 1)
                 for round_number in range(args.rounds):
-                    answer = peer.ask(rate=rate, lengths=args.lengths, seed=args.seed + round_number)
+                    answer = peer.ask(rate=rate, seed=args.seed + round_number)
                     note(result, "load", f"{rate:g}", peer, answer)
-        for at, peer in enumerate(peers):
-            if args.trace and peer.name == "vllm":
-                peer.end()
-                peers[at] = Peer(peer.name, args, paths.get(peer.name), traced=True)
-        for workload in args.trace:
-            for peer in peers:
-                traces = str(trace_folder(args, peer.name))
-                answer = peer.ask(name=workload, seed=args.seed + args.rounds, traces=traces)
-                note(result, "on the card", workload, peer, answer)
     finally:
         for peer in peers:
             peer.end()
@@ -167,13 +144,6 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
 def sampling_limits(args: argparse.Namespace) -> dict[str, Any]:
     """What all samples have in common. All engines have the same names for it."""
     return {"top_k": args.top_k, "top_p": args.top_p, "repetition_penalty": args.repetition_penalty}
-
-
-def trace_folder(args: argparse.Namespace, name: str) -> Path:
-    """Where an engine writes its traces."""
-    folder = Path(f"{args.json}.{name}.traces").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def engine_options(text: str) -> tuple[str, dict[str, Any]]:
@@ -194,11 +164,9 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", required=True, choices=ENGINES)
     parser.add_argument("--workloads", nargs="*", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--rates", type=float, nargs="*", default=[], help="requests a second")
-    parser.add_argument("--lengths", choices=LENGTHS, default="chat", help="with --rates")
     parser.add_argument("--share", type=float, default=0.28, help="of the card's memory, for each engine")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="token ids of prompts are below")
     parser.add_argument("--random-weights", action="store_true")
-    parser.add_argument("--trace", nargs="*", default=[], choices=WORKLOADS, help="how long the card computes for them")
     parser.add_argument("--top-k", type=int, help="of all samples")
     parser.add_argument("--top-p", type=float, help="of all samples")
     parser.add_argument("--repetition-penalty", type=float, help="of all samples")
@@ -220,8 +188,6 @@ def main() -> None:
         alone=args.alone,
         engines={},
     )
-    for name in args.engines:
-        shutil.rmtree(trace_folder(args, name), ignore_errors=True)  # of a run that was stopped
     for names in [[name] for name in args.engines] if args.alone else [args.engines]:
         measure(names, args, result)
     show([args.json])

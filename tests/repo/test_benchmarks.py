@@ -2,9 +2,7 @@
 
 import ast
 import json
-import os
 import runpy
-import subprocess
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
@@ -15,30 +13,19 @@ import common
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  # other benchmarks import them
+PARTS = ("peer_engines", "peer_workloads", "attention_methods")  # other benchmarks import them
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
-    "soak": "--minutes 0.05 --kinds 4 --interrupts",
+    "soak": "--minutes 0.05 --kinds 4",
     "speculative": "--tokens 6 --k 2 --prompts story",
 }
 
 
-def in_a_process(name, *options):
-    """Run it as a user does."""
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def run(name, *options, monkeypatch):
-    """Run its main program in this process, which has torch already. One that sends SIGINT gets its own process."""
+    """Run its main program in this process, which has torch already."""
     monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data/tiny-qwen2"))
-    if "--interrupts" in options:
-        in_a_process(name, *options)
-        return
     monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *options])
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
 

@@ -1,6 +1,5 @@
 """benchmarks/peers.py: its requests, and one engine from end to end."""
 
-import gzip
 import json
 import os
 import sys
@@ -8,9 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import common
 import peer_engines
-import peer_traces
 import peer_workloads
 import peers
 from pagedlab import LLM, SamplingParams
@@ -26,7 +23,7 @@ def test_a_workload_depends_on_its_seed_alone(name):
 
 
 def test_requests_arrive_at_their_rate():
-    requests = peer_workloads.arrivals(100, "chat", 1)
+    requests = peer_workloads.arrivals(100, 1)
     assert len(requests) == 800
     assert 6 < requests[-1].due < 10
     assert [r.due for r in requests] == sorted(r.due for r in requests)
@@ -44,12 +41,11 @@ class FakeEngine:
         return [[[7] * length for _ in range(work.answers)] for length in work.lengths]
 
 
-@pytest.mark.parametrize(("name", "unit"), [("one", "ms a token"), ("step", "ms a step")])
-def test_milliseconds_are_the_difference_of_two_works(name, unit, monkeypatch):
+def test_milliseconds_are_the_difference_of_two_works(monkeypatch):
     engine = FakeEngine()
     monkeypatch.setattr(peer_engines.time, "perf_counter", lambda: engine.now)
-    found = peer_engines.measure(engine, name, seed=1, model="")
-    assert found["unit"] == unit
+    found = peer_engines.measure(engine, "one", seed=1, model="")
+    assert found["unit"] == "ms a token"
     assert found["figure"] == pytest.approx(1)
 
 
@@ -76,7 +72,7 @@ def run(monkeypatch, *options):
 def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     out = tmp_path / "result.json"
     options = ["--model", ROOT / "data/tiny-qwen2", "--workloads", "one", "--rounds", 1, "--vocabulary", 2000]
-    options += ["--ranks", 2, "--alone", "--rates", 32, "--lengths", "short", "--json", out]
+    options += ["--ranks", 2, "--alone", "--rates", 32, "--json", out]
     options += ["--top-k", 9, "--repetition-penalty", 1.1, "--options", 'pagedlab={"num_blocks": 2048}']
     run(monkeypatch, *options)
     result = json.loads(out.read_text())
@@ -88,41 +84,6 @@ def test_an_engine_from_end_to_end(tmp_path, monkeypatch):
     options = {"max_sequences": 256, "ranks": 2, "num_blocks": 2048}
     assert result["engines"]["pagedlab"]["options"] == options
     assert result["sampling"] == {"top_k": 9, "top_p": None, "repetition_penalty": 1.1}
-
-
-def test_the_card_is_busy_while_any_kernel_runs(tmp_path):
-    """Kernels of 3 and 4 us overlap by 1 us, and one of 2 us comes later; the host's work does not count."""
-    times = {"kernel": [(10, 3), (12, 4)], "gpu_memcpy": [(20, 2)], "cpu_op": [(0, 100)]}
-    events = [{"cat": kind, "ts": ts, "dur": dur} for kind, each in times.items() for ts, dur in each]
-    with gzip.open(tmp_path / "trace.json.gz", "wt") as file:
-        json.dump({"traceEvents": [*events, {"ph": "M"}]}, file)
-    found = peer_traces.take_traces(tmp_path)
-    assert len(found) == 3
-    assert peer_traces.busy_seconds(found) == pytest.approx(8e-6)
-    assert peer_traces.take_traces(tmp_path) == []
-
-
-def test_a_traced_figure_is_of_the_seconds_on_the_card(tmp_path):
-    """The card works half a millisecond a token, of the millisecond that the engine needs."""
-    engine = FakeEngine()
-    engine.start_trace = lambda folder: setattr(engine, "began", engine.now)
-
-    def stop_trace():
-        kernel = {"cat": "kernel", "ts": 0, "dur": 0.5e6 * (engine.now - engine.began)}
-        (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [kernel]}))
-
-    engine.stop_trace = stop_trace
-    found = peer_engines.measure(engine, "one", seed=1, model="", traces=str(tmp_path))
-    assert found["figure"] == pytest.approx(0.5)
-
-
-def test_the_reader_prints_what_was_traced(tmp_path, capsys):
-    result = {"machine": {}, "about": "traces", "date": "today", "rounds": {}}
-    result["on the card"] = {"step": {"vllm": [{"figure": 2.5, "unit": "ms a step"}]}}
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps(result))
-    common.show([path])
-    assert "step, on the card   vllm 2.500" in capsys.readouterr().out
 
 
 def test_random_weights_have_the_shape_of_the_folder():
