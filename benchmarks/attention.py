@@ -82,14 +82,6 @@ def of_ladder(case: Case) -> bool:
     return (case.is_decode and case.name.endswith("block 16")) or case.name == "llama-3-8b decode 32 x 4096, block 64"
 
 
-def line(row: dict[str, Any]) -> str:
-    what = f"{row['case']:<50} {row['method']:<38}"
-    if "failed" in row:
-        return f"{what} {row['failed']}"
-    speed = f"{row['GB/s']:8.0f} GB/s {row['of copy']:5.2f}" if "GB/s" in row else f"{row['TFLOP/s']:8.1f} TFLOP/s    "
-    return f"{what} {row['ms'] * 1e3:9.1f} us {speed}  error {row['error']:.1e}"
-
-
 def read_by_notebooks() -> dict[str, Any]:
     """The machine, with the names under which notebooks 06 and 07 read it."""
     here = machine()
@@ -118,7 +110,7 @@ def main() -> None:
     for case in chosen:
         for row in measure(case, methods, result["roofs"]["copy"], args.seed):
             result["rows"].append(row)
-            print(line(row), flush=True)
+            print(row, flush=True)
     if args.json:
         parts = json.loads(args.json.read_text()) if args.json.exists() else {}
         parts["ladder" if args.rungs else "attention"] = result

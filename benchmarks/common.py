@@ -189,14 +189,11 @@ def show(paths: list[Path]) -> None:
     print(json.dumps(results[0]["machine"]))
     for result in results:
         print(f"\n{result.get('model', result['about'])}, {result['date']}")
-        for workload, by_variant in result["rounds"].items():
+        for workload, by_variant in result.get("rounds", {}).items():
             spreads = [spread(variant, entries) for variant, entries in by_variant.items()]
             print("   ".join([f"{workload:10}", *spreads]))
         for rate, by_engine in result.get("load", {}).items():
-            for name, entries in by_engine.items():
-                last = entries[-1]
-                figures = {key: value if isinstance(value, str) else round(value, 1) for key, value in last.items()}
-                print(f"{rate} a second   {name:10} {figures}")
+            print(f"{rate} a second   {by_engine}")
 
 
 def spread(variant: str, entries: list[dict[str, Any]]) -> str:

@@ -6,7 +6,6 @@ padded, and `seq_lens` says how much of a table is read.
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +37,8 @@ class Batch:
     last_rows: Tensor
 
 
-class FlatChunks(NamedTuple):
+@dataclass
+class FlatChunks:
     """The tokens of several chunks in one row.
 
     Args:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,9 +39,9 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
 from pagedlab.callbacks import Callbacks
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, is_one_prompt, load_model
-from pagedlab.outputs import WAS_RESET, Completion, Output, new_output
+from pagedlab.outputs import WAS_RESET, Completion, NewTokens, Output, new_output
 from pagedlab.prefix import PrefixCache
-from pagedlab.sampling import NewTokens, Sampler, sample_chunks, sample_rows
+from pagedlab.sampling import Sampler, sample_chunks, sample_rows
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
 from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
@@ -51,28 +51,12 @@ GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of 
 
 Prompt = str | list[int] | list[dict[str, str]]
 Forward = Callable[..., Tensor]
-Tokens = dict[Sequence, NewTokens]  # the new tokens of a step
-
-
-class Runner(Protocol):
-    """Runs the plans of an engine, in order. A fast one takes several before one is collected."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another step may be planned and submitted now."""
-
-    def submit(self, plan: Plan) -> None:
-        """Accept a step. Its block copies have been made."""
-
-    def collect(self) -> tuple[Plan, Tokens] | None:
-        """Wait for the oldest step, and return its plan and its tokens; None if there is none."""
-
-    def reset(self) -> None:
-        """Forget all steps that were submitted."""
 
 
 class EagerRunner:
-    """Takes one plan at a time: `submit` notes it; `collect` runs the model and samples.
+    """Runs the plans of an engine, one at a time: `submit` notes a plan, `collect` computes it.
+
+    A faster one may take several plans before one is collected. It computes them in their order.
 
     Args:
         llm: the engine, with its model, KV cache and attention function.
@@ -85,18 +69,20 @@ class EagerRunner:
 
     @property
     def has_room(self) -> bool:
+        """Whether another plan may be made and submitted now."""
         return self.plan is None
 
     def submit(self, plan: Plan) -> None:
+        """Accept a plan. Its block copies have been made."""
         self.plan = plan
 
-    def collect(self) -> tuple[Plan, Tokens] | None:
+    def collect(self) -> tuple[Plan, dict[Sequence, NewTokens]] | None:
+        """Return the oldest plan and its new tokens; None if there is no plan."""
         plan = self.plan
         if plan is None:
             return None
-        logits = self.compute(plan)
         self.plan = None
-        return plan, self.llm.sample(plan, logits)
+        return plan, self.llm.sample(plan, self.compute(plan))
 
     def compute(self, plan: Plan) -> Tensor:
         """Run the forward pass and return the rows of logits [R, V] that the chunks need."""
@@ -105,6 +91,7 @@ class EagerRunner:
         return llm.forward(batch, llm.cache, llm.attend)
 
     def reset(self) -> None:
+        """Forget all plans that were submitted."""
         self.plan = None
 
 
@@ -127,7 +114,8 @@ class LLM:
         block_pool: a subclass of `Pool` or `BlockPool`.
         block_table: a subclass of `BlockTable`.
         scheduler: a subclass of `Scheduler`.
-        runner: a class with the methods of `Runner`, or a function that makes one for an engine.
+        runner: a class with the methods of `EagerRunner`, or a function that makes one for an
+            engine.
         seed: the engine's seed. A request without a seed gets one that is derived from it.
         verbose: print which model runs on which device, and why.
 
@@ -180,7 +168,7 @@ class LLM:
         block_pool: type[Any] = BlockPool,
         block_table: type[Any] = BlockTable,
         scheduler: type[Any] = Scheduler,
-        runner: Callable[[LLM], Runner] = EagerRunner,
+        runner: Callable[[LLM], EagerRunner] = EagerRunner,
         seed: int = 0,
         verbose: bool = True,
     ) -> None:
@@ -219,11 +207,12 @@ class LLM:
         self._step_callbacks = Callbacks()
         self._forward_callbacks = Callbacks()
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
-        self._is_torn = False  # whether a `with whole()` has begun and not ended
+        self._pool_callbacks = Callbacks()  # every pool of this engine calls them
+        self._is_torn = False  # whether a `with whole()` began, and did not reach its end
         self._is_inside = False  # whether one runs now
-        self._visit = object()  # stands for the one that began last
+        self._latest = object()  # stands for the latest `with whole()`
         self._make_parts()
-        self.runner: Runner = runner(self)
+        self.runner = runner(self)
 
     # ------------------------------------------------------------------ parts
 
@@ -261,6 +250,7 @@ class LLM:
     def _make_parts(self) -> None:
         """Make what the engine plans with: a pool, a prefix cache and a scheduler."""
         self.pool = self._new_pool(self.num_blocks, self.block_size)
+        self.pool.callbacks = self._pool_callbacks
         self.prefix_cache = None
         if self._new_prefix_cache and self.pool.can_cache:
             self.prefix_cache = self._new_prefix_cache(self.pool, self.new_table)
@@ -297,7 +287,7 @@ class LLM:
         result = self.runner.collect()
         if result is not None:
             return self.update(*result)
-        if self._outputs:
+        if self._outputs:  # a scheduler that a reader wrote could let `generate` wait for ever
             raise RuntimeError("the scheduler planned nothing, and requests are not finished")
         return []
 
@@ -321,7 +311,7 @@ class LLM:
         self._forward_callbacks.call(plan, logits)
         return sample_chunks(logits, plan.chunks, self.sample_rows)
 
-    def update(self, plan: Plan, sampled: Tokens) -> list[Completion]:
+    def update(self, plan: Plan, sampled: dict[Sequence, NewTokens]) -> list[Completion]:
         """Give the sequences of a step their tokens, and return the completions of its requests."""
         self.plan = plan
         self.stats.blocks_peak = max(self.stats.blocks_peak, self.pool.num_used)
@@ -355,6 +345,7 @@ class LLM:
         sequence.token_ids += new.token_ids[:count]
         if output.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
             output.finish_reason = "length"
+        # The samples of a prompt share one list: the first to reach a token notes its time.
         times = self._completions[sequence.request_id].times
         times += [now] * (sequence.num_outputs - len(times))
         if output.finish_reason is not None:
@@ -364,7 +355,7 @@ class LLM:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        if reason != "abort" and output.complete_text():
+        if reason in ("stop", "length") and output.complete_text():
             reason = "stop"
         output.finish_reason = sequence.finish_reason = reason
         if reason == "error":
@@ -388,13 +379,14 @@ class LLM:
         """Within `with whole()`, pool, tables and scheduler may change.
 
         What was to be called `soon` is called first. The engine counts as torn until the end is
-        reached. So after an error or Ctrl-C, the next one begins with new parts and no requests.
+        reached. So after an error or Ctrl-C, the next `with whole()` begins with new parts and no
+        requests.
 
         Raises:
             RuntimeError: If another one ran inside this one.
         """
         self._is_inside = True
-        visit = self._visit = object()
+        this = self._latest = object()
         try:
             if self._is_torn:
                 self._renew()
@@ -402,13 +394,13 @@ class LLM:
             while self._inbox:
                 self._inbox.popleft()()
             yield
-            if self._visit is not visit:
-                raise RuntimeError("a step is running: call step, generate and score between steps")
             self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
-            self._is_torn = self._is_torn or self._visit is not visit
             self._is_inside = False
+            if self._latest is not this:
+                self._is_torn = True
+                raise RuntimeError("a step is running: call step, generate and score between steps")
 
     def catch_up(self) -> None:
         """Do what waits for the end of a step: a reset after a failure, and calls of `soon`."""
@@ -434,9 +426,7 @@ class LLM:
         The KV cache needs nothing: no table names its blocks any more. Subscribers of the pool get
         the events of the new one.
         """
-        old = self.pool
         self._make_parts()
-        self.pool.callbacks, old.callbacks = old.callbacks, []
         self.runner.reset()
         for sequence, output in self._outputs.items():
             sequence.table = self.new_table(self.pool)
@@ -601,6 +591,8 @@ class LLM:
 
         Raises:
             ValueError: If the prompt cannot be served, or if several sequences are requested.
+            RuntimeError: In the loop, if the engine was reset.
+            FloatingPointError: In the loop, if a logit is NaN or inf.
         """
         params = one_each(sampling, 1)[0]
         if params.n > 1:
@@ -630,7 +622,7 @@ class LLM:
     # ------------------------------------------------------------------ observers
 
     def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step from now on. The function returned ends these calls."""
+        """Call `callback` after every step that computes something; the result ends these calls."""
         return self._step_callbacks.subscribe(callback)
 
     def on_forward(self, callback: Callable[[Plan, Tensor], None]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ tables in blocks.py say which sequence has which block.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 
 import torch
 
@@ -82,7 +82,7 @@ class KVCache:
             layer: the layer's number.
             k: keys, [T, num_kv_heads, head_dim].
             v: values, [T, num_kv_heads, head_dim].
-            slots: int64 [T]; a token with slot -1 is not stored.
+            slots: int64 [T]; a token with slot -1 is padding, and not stored.
         """
         keys = self.keys[layer]
         values = self.values[layer]
@@ -95,10 +95,11 @@ class KVCache:
             keys.flatten(0, 1)[slots[is_stored]] = k[is_stored]
             values.flatten(0, 1)[slots[is_stored]] = v[is_stored]
 
-    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+    def copy_blocks(self, copies: Seq[BlockCopy]) -> None:
         """Copy whole blocks in every layer. All sources are read before a block is written."""
         sources = [copy.source for copy in copies]
         destinations = [copy.destination for copy in copies]
+        # A source may be free again, and the destination of another copy. The kernel takes none.
         if self._in_triton and set(sources).isdisjoint(destinations):
             from pagedlab.kernels.cache import copy_blocks  # needs Triton
 

@@ -20,15 +20,16 @@ step before it reads any:
     plan:     A takes slots, its full blocks are registered;  B matches them
     compute:  in each layer, write the KV of A and B, then attend
 
-A registered block is kept when its last reference is released: it is one of the pool's cached
-blocks, until a table writes to it or the pool evicts it. If the parent of an entry is evicted, no
+When the last reference to a registered block is released, the block is cached: it keeps its
+contents until a table writes to it or the pool evicts it. If the parent of an entry is evicted, no
 match finds the entry any more. Its block is evicted in its turn.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -82,7 +83,7 @@ def _root(salt: str | None) -> bytes:
 
 
 def _names(
-    token_ids: Sequence[int], block_size: int, parent: Parent, start: int = 0
+    token_ids: Seq[int], block_size: int, parent: Parent, start: int = 0
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the name and the tokens of each full block from `start` on.
 
@@ -99,9 +100,7 @@ def _names(
         yield name, tokens
 
 
-def hash_chain(
-    token_ids: Sequence[int], block_size: int = 16, salt: str | None = None
-) -> list[bytes]:
+def hash_chain(token_ids: Seq[int], block_size: int = 16, salt: str | None = None) -> list[bytes]:
     """Return the names of the full blocks of a prompt, first to last."""
     return [name for name, _ in _names(token_ids, block_size, salt)]
 
@@ -138,7 +137,7 @@ class PrefixCache:
     def __repr__(self) -> str:
         return f"PrefixCache({len(self)} blocks registered, {self.pool.num_cached} of them cached)"
 
-    def match(self, token_ids: Sequence[int], salt: str | None = None) -> BlockTable:
+    def match(self, token_ids: Seq[int], salt: str | None = None) -> BlockTable:
         """Return a table over the longest registered prefix of full blocks.
 
         The last token is left out: an engine computes it in any case, to get the logits for the
@@ -158,17 +157,15 @@ class PrefixCache:
         self.stats.hit_tokens += table.num_tokens
         return table
 
-    def num_shared(self, token_ids: Sequence[int], salt: str | None = None) -> int:
-        """Return how many blocks that `match` would share are in use now.
+    def num_shared(self, token_ids: Seq[int], salt: str | None = None) -> int:
+        """Return how many of the blocks that `match` would find are in use now.
 
         This does not count as a lookup. The arguments are those of `match`.
         """
         entries = self._longest_prefix(token_ids, salt)
         return sum(self.pool.refcount(entry.block_id) > 0 for entry in entries)
 
-    def register(
-        self, table: BlockTable, token_ids: Sequence[int], salt: str | None = None
-    ) -> None:
+    def register(self, table: BlockTable, token_ids: Seq[int], salt: str | None = None) -> None:
         """Register the full blocks of a table that are not registered yet.
 
         If another block with the same contents is registered, that one stays, and the table keeps
@@ -202,7 +199,7 @@ class PrefixCache:
         entry = self._by_block.pop(block_id)
         del self._by_name[entry.name]
 
-    def _longest_prefix(self, token_ids: Sequence[int], salt: str | None) -> list[Entry]:
+    def _longest_prefix(self, token_ids: Seq[int], salt: str | None) -> list[Entry]:
         """Return the entries of the longest registered prefix, without the last token."""
         found: list[Entry] = []
         parent: Parent = self._salt(salt)

@@ -29,13 +29,13 @@ class NextToken(NamedTuple):
     """One token to sample.
 
     Args:
-        logits: the index of its row of logits.
+        row: the index of its row of logits.
         sequence: whose next token it is.
         seed: what it is sampled with.
         position: the position of the new token in the sequence.
     """
 
-    logits: int
+    row: int
     sequence: Sequence
     seed: int
     position: int
@@ -50,18 +50,18 @@ def next_tokens(chunks: Iterable[Chunk]) -> list[NextToken]:
 
     The last row of a prompt is sampled once more for each sample that is to be forked.
     """
-    rows = list[NextToken]()
+    wanted = list[NextToken]()
     end = 0
     for chunk in chunks:
         sequence = chunk.sequence
         first = chunk.stop - chunk.num_rows + 1
         for i in range(chunk.num_rows):
-            rows.append(NextToken(end + i, sequence, sequence.seed, first + i))
+            wanted.append(NextToken(end + i, sequence, sequence.seed, first + i))
         end += chunk.num_rows
-        if chunk.is_last:
+        if chunk.reaches_end:
             for nth in range(1, 1 + sequence.num_to_fork):
-                rows.append(NextToken(end - 1, sequence, sequence.seed + nth, chunk.stop))
-    return rows
+                wanted.append(NextToken(end - 1, sequence, sequence.seed + nth, chunk.stop))
+    return wanted
 
 
 def sample_chunks(
@@ -74,39 +74,40 @@ def sample_chunks(
         chunks: what the step computed.
         sample: samples a token from each row: `sample_rows`, or one like it.
     """
-    rows = next_tokens(chunks)
-    if not rows:
+    wanted = next_tokens(chunks)
+    if not wanted:
         return {}
-    index = [row.logits for row in rows]  # a row is sampled once more for each fork
+    index = [each.row for each in wanted]  # a row is sampled once more for each fork
     if index != list(range(len(logits))):
         logits = logits[index]
-    params = [row.sequence.params for row in rows]
+    params = [each.sequence.params for each in wanted]
     # Temperature 0 draws nothing.
     numbers = [
-        uniform(row.seed, row.position) if row.sequence.params.temperature else 0.0 for row in rows
+        uniform(each.seed, each.position) if each.sequence.params.temperature else 0.0
+        for each in wanted
     ]
-    tokens = sample(_adjust(logits, rows), params, numbers).tolist()
+    tokens = sample(_adjust(logits, wanted), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
-    for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        new = sampled.setdefault(row.sequence, NewTokens())
+    for i, (each, token) in enumerate(zip(wanted, tokens, strict=True)):
+        new = sampled.setdefault(each.sequence, NewTokens())
         new.token_ids.append(token)
-        count = row.sequence.params.logprobs
+        count = each.sequence.params.logprobs
         if count is not None:
             new.reports.append(report(logits[i], count, token))
     return sampled
 
 
-def _adjust(logits: Tensor, rows: Seq[NextToken]) -> Tensor:
+def _adjust(logits: Tensor, wanted: Seq[NextToken]) -> Tensor:
     """Apply each request's `adjust` to its rows [R, V], as fp32.
 
     Returns:
         `logits` itself if no request has one. A row whose `adjust` raises is NaN.
     """
-    if all(row.sequence.params.adjust is None for row in rows):
+    if all(each.sequence.params.adjust is None for each in wanted):
         return logits
     logits = logits.to(torch.float32, copy=True)
-    for i, row in enumerate(rows):
-        sequence = row.sequence
+    for i, each in enumerate(wanted):
+        sequence = each.sequence
         adjust = sequence.params.adjust
         if adjust is None:
             continue
@@ -229,5 +230,6 @@ def invert(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _column(values: Seq[float], logits: Tensor) -> Tensor:
-    """A number for each row, float64 [R]. The host does not wait."""
+    """A number for each row, float64 [R], on the device of the logits."""
+    # A blocking copy would make the host wait for the GPU.
     return torch.tensor(values, dtype=torch.float64).to(logits.device, non_blocking=True)

@@ -109,7 +109,7 @@ class Chunk(NamedTuple):
         sequence: the sequence.
         start: the first token.
         stop: the token after the last one.
-        guesses: the last of these tokens, if the sequence does not have them: they are guessed.
+        guesses: the last of these tokens, if they are guessed and no tokens of the sequence yet.
     """
 
     sequence: Sequence
@@ -123,7 +123,7 @@ class Chunk(NamedTuple):
         return max(0, self.stop - self.sequence.length + 1)
 
     @property
-    def is_last(self) -> bool:
+    def reaches_end(self) -> bool:
         """Whether the chunk reaches the last known token, so that the next one can be sampled."""
         return self.stop >= self.sequence.length
 
@@ -141,7 +141,7 @@ class Plan:
     Args:
         chunks: the tokens to compute.
         copies: block copies to execute before the forward pass.
-        operations: what else happens to the KV cache, before the copies.
+        operations: what else happens to the KV cache, before the copies; a policy may add some.
         admitted: sequences that run from now on, and their tokens that are in the prefix cache.
         preempted: sequences that lost their blocks, and how: "recompute", or what a policy says.
     """
@@ -203,8 +203,9 @@ class Scheduler:
         and for one more block a sequence. Without the last, it would be preempted as soon as a
         sequence starts its next block.
         """
-        free = self.pool.num_free - self.num_promised() - 1 - sequence.num_to_fork
+        free = self.pool.num_free - self.num_lacking() - 1 - sequence.num_to_fork
         need = blocks_for(sequence.length, self.pool.block_size)
+        # Only if it matters, shared blocks are looked up.
         return need <= free or need - self.num_shared(sequence) <= free
 
     def next_waiting(self) -> Sequence:
@@ -253,10 +254,9 @@ class Scheduler:
         self.plan = Plan()
         self.budget = self.max_batch_tokens
         self.continue_running()
-        if not self.plan.preempted:  # so those who share a block now keep it for this step
-            for chunk in self.plan.chunks:
-                self.register(chunk)
-            self.admit_waiting()
+        for chunk in self.plan.chunks:
+            self.register(chunk)
+        self.admit_waiting()
         self.raise_if_stuck()
         return self.plan
 
@@ -390,7 +390,7 @@ class Scheduler:
         """The running sequences, and those that are forked from them later."""
         return len(self.running) + sum([each.num_to_fork for each in self.running])
 
-    def num_promised(self) -> int:
+    def num_lacking(self) -> int:
         """Blocks that running sequences lack for the tokens they have, and one a sequence.
 
         The one is for tokens that the sequence is about to write.

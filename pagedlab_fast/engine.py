@@ -8,7 +8,7 @@ from typing import Any
 
 from pagedlab.arguments import one_of, optional_integer
 from pagedlab.blocks import BlockCopy
-from pagedlab.engine import EagerRunner, Runner
+from pagedlab.engine import EagerRunner
 from pagedlab.kernels import compiles_for
 from pagedlab.outputs import Completion
 from pagedlab.recipes.penalties import Penalties
@@ -108,7 +108,7 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         return scheduler
 
     @staticmethod
-    def _make_runner(llm: LLM) -> Runner:
+    def _make_runner(llm: LLM) -> EagerRunner:
         """Take a faster forward pass and steps that run ahead, as far as they suit the device."""
         model = llm.model
         has_graphs = takes_graphs(llm._cuda_graphs, model, llm.attend, llm.scheduler)

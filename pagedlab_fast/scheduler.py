@@ -92,7 +92,7 @@ class FastScheduler(Scheduler):
             return False
         return super().has_room_for(sequence)
 
-    def num_promised(self) -> int:
+    def num_lacking(self) -> int:
         """One block a running sequence. They have got all slots that this step gives them.
 
         `Scheduler` counts what they lack, which takes as long as all other work on a short request.

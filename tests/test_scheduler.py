@@ -106,7 +106,7 @@ class ToyEngine:
         for chunk in plan.chunks:
             for position, (block_id, offset) in enumerate(places[chunk]):
                 assert slots[block_id][offset] == tuple(chunk.sequence.token_ids[: position + 1]), "foreign KV"
-        speaking = [chunk.sequence for chunk in plan.chunks if chunk.is_last]
+        speaking = [chunk.sequence for chunk in plan.chunks if chunk.reaches_end]
         for sequence in tuple(speaking):
             forks = self.scheduler.fork(sequence)
             self.live += forks

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
+import torch
 
 from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
@@ -274,11 +275,38 @@ def test_a_step_inside_a_step_is_an_error_and_the_next_call_starts_clean(tiny):
         llm = toy(tiny)
         once = [1]
         llm.pool.subscribe(lambda event, llm=llm, once=once, call=call: once and once.pop() and call(llm))
-        with suppress(Exception), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            answers(llm)
+            with pytest.raises(RuntimeError, match="a step is running"):
+                answers(llm)
         assert not once
         assert_starts_clean(llm, expected, "nested")
+
+
+def test_subscribers_hear_the_new_pool_wherever_a_reset_is_interrupted(tiny):
+    for lines in range(1, 60):
+        llm = toy(tiny)
+        events = []
+        llm.pool.subscribe(events.append)
+        before = iter(range(lines))
+        with suppress(Fault), at_each_line(lambda _, before=before: next(before, None) is None and fail()):
+            llm.reset()
+        llm.generate([PROMPT], PLAIN)
+        assert events, lines
+
+
+def test_a_row_that_is_not_finite_is_an_error_even_if_a_stop_string_appears(tiny):
+    """The text ends within a character, which shows as the stop string."""
+    llm = toy(tiny)
+    half = llm.model.tokenizer.encode("好", add_special_tokens=False)[0]
+    logits = torch.zeros(1, 256)
+    logits[0, half] = 9
+    rows = iter([logits, torch.full((1, 256), torch.nan)])
+    llm.forward = lambda *_: next(rows)
+    [completion] = llm.generate(PROMPT, exactly(7, stop="\ufffd"))
+    [output] = completion.outputs
+    assert (output.finish_reason, output.error is not None) == ("error", True)
+    assert llm.pool.num_cached == 0, "nobody shares its blocks"
 
 
 def test_a_scheduler_that_plans_nothing_is_named(tiny):

@@ -85,7 +85,7 @@ class ToyEngine:
         self.plan = plan
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            if chunk.is_last:
+            if chunk.reaches_end:
                 sequence.token_ids.append(chunk.stop)
                 if sequence.num_outputs >= sequence.max_tokens:
                     sequence.finish_reason = "length"
