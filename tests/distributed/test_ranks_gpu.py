@@ -132,7 +132,6 @@ def test_the_next_call_after_a_killed_rank_starts_a_new_one():
         (kill_while_graphs_are_captured, 0.3),
         (kill_while_weights_load, 0.2),
         (kill_while_weights_load, 0.5),
-        (kill_while_weights_load, 1.0),
     ],
 )
 def test_a_killed_rank_is_reported_and_new_engines_run(moment, delay_s, monkeypatch):
