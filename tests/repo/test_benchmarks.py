@@ -1,8 +1,10 @@
-"""benchmarks/: each says how it is called, those without a GPU run in small, and results have one form and reader."""
+"""benchmarks/: each says how it is called and runs in small, what is compared computes the same, and results have one
+form and reader."""
 
 import ast
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -12,6 +14,11 @@ from importlib.util import find_spec
 import pytest
 
 import common
+import peer_engines
+import peer_traces
+import peer_workloads
+import serving
+from pagedlab.attention import paged_attention
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -19,6 +26,7 @@ PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  
 NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
+    "peers": "--model data/tiny-qwen2 --engines pagedlab --workloads one --rounds 1 --vocabulary 2000 --rates 32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4 --interrupts",
     "speculative": "--tokens 6 --k 2 --prompts story",
@@ -61,6 +69,7 @@ def test_those_that_need_a_gpu_or_a_site_print_their_help(name, monkeypatch, cap
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
     path = tmp_path / "result.json"
     run(name, *SMALL[name].split(), "--json", str(path), monkeypatch=monkeypatch)
     result = json.loads(path.read_text())
@@ -75,13 +84,6 @@ def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monk
     assert all(workload in shown for workload in result["rounds"])
 
 
-def test_the_reader_prints_the_median_and_the_range():
-    entries = [{"figure": figure} for figure in (300.0, 100.0, 200.0)]
-    assert common.spread("ours", entries) == "ours 200 (100 to 300)"
-    assert common.spread("ours", entries[:1]) == "ours 300"
-    assert common.spread("ours", [{"error": "out of memory"}]) == "ours failed"
-
-
 def test_results_of_different_machines_are_not_compared(tmp_path):
     paths = []
     for name in ("h100_peers_8b_small_cache", "h100_arrivals_qwen2.5-0.5b"):
@@ -93,3 +95,47 @@ def test_results_of_different_machines_are_not_compared(tmp_path):
     paths[-1].write_text(json.dumps(result))
     with pytest.raises(SystemExit, match="different machines"):
         common.show(paths)
+
+
+@pytest.mark.parametrize("name", peer_workloads.WORKLOADS)
+def test_a_workload_depends_on_its_seed_alone(name):
+    make = peer_workloads.WORKLOADS[name]
+    assert make(5) == make(5) != make(6)
+
+
+@pytest.mark.parametrize(("length", "figure"), [(3, 256 * 3), (0, None), (1025, None)])
+def test_answers_that_end_early_are_counted_as_they_are(length, figure, monkeypatch):
+    class Engine:
+        def generate(self, work):
+            return [[[7] * length] for _ in work.prompts]
+
+    monkeypatch.setattr(peer_engines.time, "perf_counter", iter((0.0, 2.0)).__next__)
+    try:
+        found = peer_engines.measure(Engine(), "ends", seed=1, model=str(ROOT / "data/tiny-qwen2"))["figure"]
+    except RuntimeError:
+        found = None
+    assert found == figure
+
+
+def test_the_card_is_busy_while_any_kernel_runs(tmp_path):
+    """Kernels of 3 and 4 us overlap by 1 us; the host's work does not count."""
+    times = [("kernel", 10, 3), ("kernel", 12, 4), ("gpu_memcpy", 20, 2), ("cpu_op", 0, 100)]
+    events = [{"cat": kind, "ts": ts, "dur": dur} for kind, ts, dur in times]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*events, {"ph": "M"}]}))
+    assert peer_traces.busy_seconds(peer_traces.take_traces(tmp_path)) == pytest.approx(8e-6)
+
+
+def test_the_reference_is_attention_over_shuffled_pages():
+    pytest.importorskip("triton")
+    from attention_methods import METHODS, Case, Inputs, reference
+
+    inputs = Inputs(Case("decode", "qwen2.5-0.5b", (48, 48, 48), (1, 1, 1)), seed=3, rotate_bytes=0, device="cpu")
+    exact = reference(inputs)
+    (gathered,) = METHODS["gather + SDPA"](inputs)
+    for out in (paged_attention(*inputs.paged(0), backend="concat"), gathered()):
+        assert (out.double() - exact).norm() < 0.01 * exact.norm()
+
+
+def test_every_rung_is_told_in_order():
+    told = re.findall(r"^  (\w+(?: \w+)?)  +\S", serving.__doc__ or "", re.MULTILINE)
+    assert told == [*serving.RUNGS]
