@@ -48,7 +48,7 @@ def chromium_and_url(tmp_path_factory):
         yield chromium, f"{url}notebooks/demo.html"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(chromium_and_url):
     chromium, url = chromium_and_url
     page = chromium.new_page()
@@ -70,64 +70,36 @@ def phone(chromium_and_url):
     phone.close()
 
 
-def test_pictures_give_way_to_their_openings(page):
+def test_openings_take_the_place_of_pictures_and_play(page):
     assert page.locator("img").count() == 0
-    assert page.locator(".px-picture text").text_content() == "step 4"
+    text, slider = page.locator(".px-picture text"), page.locator(".px-root input[type=range]")
+    assert text.text_content() == "step 4"
     assert page.locator("input[type=text]").is_disabled()
-
-
-def test_an_opening_is_moved_by_slider_play_and_keys(page):
-    text = page.locator(".px-picture text")
-    slider = page.locator(".px-root input[type=range]")
     slider.fill("2")
-    assert text.text_content() == "step 2"
     slider.press("ArrowRight")
-    assert text.text_content() == "step 3"
     text.hover()
     assert page.locator(".px-say").inner_text() == "step 3"
     page.get_by_label("play").first.click()
     page.wait_for_function("document.querySelector('.px-picture text').textContent === 'step 5'")
-    assert page.locator("output").first.inner_text() == "5"
-
-
-def test_a_stage_plays_its_recording(page):
     page.locator(".ps-root .pl-scrubber").fill("0")
     page.locator('.ps-root [data-op="play"]').click()
     page.wait_for_function("() => Number(document.querySelector('.ps-root').dataset.at) > 0")
-    assert page.locator(".ps-text").count() > 0
 
 
-def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(phone):
-    part = phone.locator(".px-picture text")
-    part.tap()
-    phone.wait_for_timeout(300)  # a browser sends the mouse's events after those of the finger
-    assert phone.locator(".px-say").inner_text() == "step 4"
-    assert phone.locator(".px-picture .pl-lit").count() == 1
-    phone.locator(".px-say").tap()
+@pytest.mark.parametrize(
+    ("part", "said", "told", "beside"),
+    [(".px-picture text", ".px-say", "step 4", ".px-say"), (".ps-held >> nth=0", ".pl-detail", "Block ", ".pl-prompt")],
+)
+def test_what_a_finger_tapped_stays_lit_until_a_tap_beside_it(phone, part, said, told, beside):
+    """A browser sends the mouse's events after those of the finger."""
+    phone.locator(part).scroll_into_view_if_needed()
+    phone.locator(part).tap()
     phone.wait_for_timeout(300)
-    assert phone.locator(".px-say").inner_text() == "Point."
-    assert phone.locator(".px-picture .pl-lit").count() == 0
-
-
-def test_a_tapped_word_of_a_stage_stays_lit(phone):
-    word = phone.locator(".ps-held").first
-    word.scroll_into_view_if_needed()
-    word.tap()
-    phone.wait_for_timeout(300)
-    block = word.get_attribute("data-block")
-    assert f"Block {block}" in phone.locator(".pl-detail").inner_text()
-    phone.locator(".pl-prompt").tap()
+    assert phone.locator(said).inner_text().startswith(told)
+    assert phone.locator(".pl-lit").count() > 0
+    phone.locator(beside).tap()
     phone.wait_for_timeout(300)
     assert phone.locator(".pl-lit").count() == 0
-
-
-def test_on_a_phone_small_print_is_not_made_smaller(chromium_and_url):
-    chromium, url = chromium_and_url
-    phone = chromium.new_page(viewport=PHONE)
-    phone.goto(url)
-    phone.locator(".px-picture svg").wait_for()
-    assert phone.locator(".px-picture svg").bounding_box()["width"] >= 860  # most drawings are 1,084 wide
-    assert phone.evaluate("document.documentElement.scrollWidth") == 390
 
 
 # Letters that are shown, in pixels of the page.
@@ -158,11 +130,10 @@ def phone_and_url(tmp_path_factory):
         yield chromium.new_page(is_mobile=True, has_touch=True), url
 
 
-@pytest.mark.parametrize("width", [360, 390])
 @pytest.mark.parametrize("number", NARROW)
-def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
+def test_an_opening_fits_on_a_phone(phone_and_url, number):
     phone, url = phone_and_url
-    phone.set_viewport_size({"width": width, "height": 844})
+    phone.set_viewport_size({"width": 360, "height": 844})
     phone.goto(f"{url}notebooks/{number}.html")
     root = phone.locator(".px-root")
     root.wait_for()
@@ -180,27 +151,11 @@ def test_an_opening_fits_on_a_phone(phone_and_url, number, width):
     assert root.locator(".px-say").inner_text() == part.get_attribute("data-say").strip()
 
 
-def test_a_page_says_up_to_which_width_it_is_narrow(phone_and_url):
+def test_charts_scroll_on_a_phone_and_the_page_does_not(phone_and_url):
     phone, url = phone_and_url
-    phone.set_viewport_size({"width": 860, "height": 844})
-    phone.goto(f"{url}notebooks/02.html")
-    phone.locator(".px-picture svg").wait_for()
-    assert phone.locator(".px-narrow").count() == 0, "as in JupyterLab"
-    phone.add_style_tag(content=".px-root { --narrow-page: 900; }")
-    phone.set_viewport_size({"width": 850, "height": 844})
-    phone.locator(".px-narrow").wait_for()
-    assert phone.locator(".px-headline").is_visible()
-    phone.set_viewport_size({"width": 1000, "height": 844})
-    phone.locator(".px-narrow").wait_for(state="detached")
-    assert not phone.locator(".px-headline").is_visible()
-
-
-@pytest.mark.parametrize("width", [360, 390])
-def test_charts_scroll_on_a_phone_and_the_page_does_not(phone_and_url, width):
-    phone, url = phone_and_url
-    phone.set_viewport_size({"width": width, "height": 844})
+    phone.set_viewport_size({"width": 360, "height": 844})
     phone.goto(f"{url}notebooks/14.html")
     chart = phone.locator(".px-picture > svg").first
     chart.wait_for()
     assert chart.bounding_box()["width"] == 860, "its letters can be read"
-    assert phone.evaluate("document.documentElement.scrollWidth") == width
+    assert phone.evaluate("document.documentElement.scrollWidth") == 360
