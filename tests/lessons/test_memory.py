@@ -71,38 +71,37 @@ def test_padding_of_four_sequences():
 # Address spaces -----------------------------------------------------------------------------------------------
 
 
+def slots(region):
+    return set(range(region.start, region.start + region.size))
+
+
 @pytest.mark.parametrize("space_type", [FirstFit, Buddy])
 @given(seed=st.integers(0, 2**32), num_slots=st.integers(1, 300))
 def test_regions_never_overlap_and_come_back_whole(space_type, seed, num_slots):
     chance, space = random.Random(seed), space_type(num_slots)
-    at_first, held = list(space.holes), {}
-    owner = [-1] * num_slots
-    for key in range(60):
+    at_first, held, free = list(space.holes), [], set(range(num_slots))
+    for _ in range(60):
         if held and chance.random() < 0.45:
-            victim = chance.choice(list(held))
-            region = held.pop(victim)
+            region = held.pop(chance.randrange(len(held)))
             space.release(region)
-            owner[region.start : region.start + region.size] = [-1] * region.size
+            free |= slots(region)
             continue
         size, before = chance.randint(1, max(1, num_slots // 3)), list(space.holes)
+        want = size if space_type is FirstFit else 1 << (size - 1).bit_length()
         try:
             region = space.allocate(size)
         except OutOfMemory:
-            want = size if space_type is FirstFit else 1 << (size - 1).bit_length()
             assert all(hole.size < want for hole in before)
             assert space.holes == before
             continue
-        assert region.size >= size
-        assert set(owner[region.start : region.start + region.size]) == {-1}
-        owner[region.start : region.start + region.size] = [key] * region.size
-        held[key] = region
-        free = [i for i in range(num_slots) if owner[i] == -1]
-        assert [i for hole in space.holes for i in range(hole.start, hole.start + hole.size)] == free
+        assert slots(region) <= free
+        assert region.size >= want
+        assert space_type is FirstFit or region.start % region.size == 0
+        held.append(region)
+        free -= slots(region)
+        assert [i for hole in space.holes for i in sorted(slots(hole))] == sorted(free)
         assert space.num_free == len(free)
-        if space_type is Buddy:
-            assert region.size == 1 << (size - 1).bit_length()
-            assert region.start % region.size == 0
-    for region in held.values():
+    for region in held:
         space.release(region)
     assert space.holes == at_first
 
@@ -168,12 +167,11 @@ def test_preemption_takes_the_last_and_loses_nothing():
 
 
 def test_max_running_and_max_steps():
-    requests = [(4, 8)] * 6
-    run = simulate(requests, make_allocator("paged", 1024), max_running=2)
-    assert max(s.running for s in run.samples) == 2
+    requests, options = [(4, 8)] * 6, {"max_running": 2, "max_steps": 5, "sample_every": 2}
+    run = simulate(requests, make_allocator("paged", 1024), **options)
+    assert [s.running for s in run.samples] == [2, 2, 2]
     assert all(s.slots["external"] == 0 for s in run.samples), "nobody is refused for lack of memory"
-    cut = simulate(requests, make_allocator("paged", 1024), max_steps=3, sample_every=2)
-    assert (cut.steps, cut.finished, [s.step for s in cut.samples]) == (3, 0, [0, 2])
+    assert (run.steps, run.finished, [s.step for s in run.samples]) == (5, 0, [0, 2, 4])
 
 
 @pytest.mark.parametrize(
