@@ -56,38 +56,12 @@ const button = (op) => find(`[data-op="${op}"]`);
 const blockOf = (id) => find(`.pl-block[data-block="${id}"]`);
 const selected = () => find(".pl-selected")?.dataset.sequence;
 
-test("buttons send what they do, and to which sequence", () => {
-  type(find(".pl-amount"), "7");
-  for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) {
-    button(op).click();
-  }
-  const sent = model.sent.map(({ op, sequence, n }) => [op, sequence, n]);
-  assert.deepEqual(sent, [
-    ["new", null, 7],
-    ["append", "s1", 7],
-    ["write", "s1", null],
-    ["fork", "s1", null],
-    ["free", "s1", null],
-    ["undo", "s1", null],
-    ["reset", "s1", null],
-  ]);
-  assert.equal(button("append").textContent, "Append 7");
-});
-
 test("a button that does nothing now keeps the focus and sends nothing", () => {
   const redo = button("redo");
   assert.equal(redo.getAttribute("aria-disabled"), "true");
   redo.focus();
   redo.click();
   assert.deepEqual([model.sent.length, document.activeElement], [0, redo]);
-});
-
-test("Enter in the field makes a sequence", () => {
-  find(".pl-amount").focus();
-  type(find(".pl-amount"), "40");
-  for (const shiftKey of [false, true]) press("Enter", { shiftKey });
-  press("Enter", { ctrlKey: true }); // the cell's
-  assert.deepEqual(model.sent, Array(2).fill({ op: "new", sequence: null, n: 40 }));
 });
 
 test("Tab reaches the operations in the order in which they stand", () => {

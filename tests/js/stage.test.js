@@ -20,6 +20,8 @@ afterEach(() => remove());
 
 /** Shows a recording at a step; -1 plays it. */
 function open(recorded, step = 0, more = {}) {
+  remove();
+  host.replaceChildren();
   const model = new Model({ recorded, step, live: false, ...more });
   remove = stage.render({ model, el: host });
   return model;
@@ -76,8 +78,6 @@ test("words are read with the numbers of their blocks, without the chat template
     const texts = { r0: sequenceOf(words, [0, 1, 2], { prompt, tokens: words.length }) };
     open(recordingOf({ counts: { 0: 1, 1: 1, 2: 1 }, texts }));
     assert.equal(find(".ps-words").textContent.trim(), read);
-    remove();
-    host.replaceChildren();
   }
 });
 
@@ -142,8 +142,6 @@ test("a recording below the screen waits until its squares are seen, or a reader
     context.mock.timers.tick(125);
     context.mock.timers.tick(125);
     assert.equal(shownStep(), isMoved ? 1 : 2);
-    remove();
-    host.replaceChildren();
   }
 });
 
@@ -154,8 +152,6 @@ test("a page that follows an engine does not fall back for ever, without motion,
     model.change("recorded", recordingOf(...Array.from({ length: 1001 }, () => ({}))));
     for (let i = 0; i < 250; i += 1) context.mock.timers.tick(20);
     assert.ok(shownStep() > 900, String(shownStep()));
-    remove();
-    host.replaceChildren();
   }
 });
 
@@ -180,8 +176,6 @@ test("where a page asks for it, requests that ended are last, the newest first, 
   const names = (selector) => all(selector).map((text) => text.dataset.text);
   open(recorded);
   assert.deepEqual(names(".ps-text:not(.ps-short)"), ["r0", "r1", "r2", "r3"]);
-  remove();
-  host.replaceChildren();
   open(recorded, 0, { ended_last: true });
   assert.deepEqual(names(".ps-text"), ["r3", "r1", "r2", "r0"]);
   assert.deepEqual(names(".ps-short"), ["r2", "r0"]);

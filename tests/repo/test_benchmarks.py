@@ -14,7 +14,6 @@ from importlib.util import find_spec
 import pytest
 
 import common
-import peer_traces
 import peer_workloads
 import serving
 from pagedlab.attention import paged_attention
@@ -100,14 +99,6 @@ def test_results_of_different_machines_are_not_compared(tmp_path):
 def test_a_workload_depends_on_its_seed_alone(name):
     make = peer_workloads.WORKLOADS[name]
     assert make(5) == make(5) != make(6)
-
-
-def test_the_card_is_busy_while_any_kernel_runs(tmp_path):
-    """Kernels of 3 and 4 us overlap by 1 us; the host's work does not count."""
-    times = [("kernel", 10, 3), ("kernel", 12, 4), ("gpu_memcpy", 20, 2), ("cpu_op", 0, 100)]
-    events = [{"cat": kind, "ts": ts, "dur": dur} for kind, ts, dur in times]
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*events, {"ph": "M"}]}))
-    assert peer_traces.busy_seconds(peer_traces.take_traces(tmp_path)) == pytest.approx(8e-6)
 
 
 def test_the_reference_is_attention_over_shuffled_pages():

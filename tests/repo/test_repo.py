@@ -13,7 +13,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pagedlab_lessons.drawing import label, svg
-from pagedlab_lessons.widgets.opening import MEDIA_TYPE, opening
 from pagedlab_lessons.widgets.page import stored
 from PIL import Image
 
@@ -71,14 +70,12 @@ def test_pre_commit_has_the_ruff_of_the_constraints():
 
 
 def test_a_drawing_is_stored_as_github_shows_it():
-    data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more') | {"text/plain": "two words"}
-    data[MEDIA_TYPE] = opening("explore", {"parts": []})  # stays for the site
+    data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more')
     cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", data=data)])
     clean = normalise_notebooks.normalised(nbformat.v4.new_notebook(cells=[cell]))
     (output,) = clean.cells[0].outputs
-    assert output.data.keys() == {"image/png", "text/plain", MEDIA_TYPE}
     size = output.metadata["image/png"]
-    assert size["alt"] == 'said "so"'
+    assert (list(output.data), size["alt"]) == (["image/png"], 'said "so"')
     with Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))) as picture:
         assert picture.size == (2 * size["width"], 2 * size["height"]), "sharp on a screen of twice the pixels"
         assert len(picture.getcolors()) > 10, "words are drawn, their edges soft"
@@ -121,16 +118,6 @@ def test_notebook_links_lead_somewhere(path):
                     assert (path.parent / target).exists(), target
 
 
-def test_ci_names_files_and_fuzz_tests_that_there_are():
-    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
-    files = [ROOT / name for name in re.findall(r"\btests/[\w/.]+", text)]
-    assert [file for file in files if not file.exists()] == []
-    fuzz = yaml.safe_load(text)["jobs"]["fuzz"]["steps"][-1]["run"]
-    fuzzed = [file.read_text() for file in files if f"{file.name} " in fuzz]
-    for name in re.search(r"-k \W*(.*?)\W*$", fuzz.strip())[1].split(" or "):
-        assert any(name in each and "LONG_RUN" in each for each in fuzzed), name
-
-
 def test_the_changelog_names_the_version():
     assert pagedlab.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -144,12 +131,8 @@ def test_tools_of_the_scripts_are_pinned_and_their_lock_names_no_registry():
     assert all(entry.get("integrity") for name, entry in lock.items() if name)
 
 
-def test_every_script_is_typed_and_its_lines_have_100_columns():
-    """A script in a folder that nobody names would be neither; biome leaves templates and comments as they are."""
+def test_every_script_is_typed():
     tracked = subprocess.run(["git", "ls-files", "*.js"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    scripts = [Path(name) for name in tracked.split()]
     typed = json.loads((ROOT / "tsconfig.json").read_text())["include"]
     folders = {Path(pattern).parent for pattern in typed} | {Path("tests/js")}
-    assert {script.parent for script in scripts} == folders
-    for script in scripts:
-        assert max(map(len, (ROOT / script).read_text(encoding="utf-8").splitlines())) <= 100, script
+    assert {Path(name).parent for name in tracked.split()} == folders
