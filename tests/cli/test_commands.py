@@ -4,19 +4,14 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
-import typer
 
 from pagedlab import __version__
-from pagedlab.attention import BACKENDS
-from pagedlab.loading import DTYPES
 from pagedlab.model import TINY_MODEL
 from pagedlab.shipped import DEFAULT_MODEL, notebooks
 from pagedlab_serve.background import listen
-from pagedlab_serve.cli import options
-from pagedlab_serve.cli.main import COMMANDS, app, main
+from pagedlab_serve.cli.main import COMMANDS, main
 from pagedlab_serve.cli.serve import is_loopback
 from support.paths import ROOT
 
@@ -30,14 +25,6 @@ def run(*arguments):
         return main([str(argument) for argument in arguments])
     except SystemExit as end:
         return end.code
-
-
-def test_every_option_has_a_sentence_that_lists_what_is_accepted():
-    commands = typer.main.get_command(app).commands
-    assert all(parameter.help.endswith(".") for command in commands.values() for parameter in command.params)
-    (attention,) = (each.help for each in commands["generate"].params if each.name == "attention")
-    assert all(name in attention for name in {"auto", "triton", *BACKENDS})
-    assert get_args(get_args(options.Dtype)[0]) == DTYPES
 
 
 @pytest.mark.parametrize(

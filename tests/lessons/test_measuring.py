@@ -4,8 +4,7 @@ import math
 
 import matplotlib
 import pytest
-from pagedlab_lessons.checks import check
-from pagedlab_lessons.checks.measuring import fair_ratios, goodput, latencies
+from pagedlab_lessons.checks.measuring import fair_ratios
 from pagedlab_lessons.colors import INK, NEUTRAL, ink_on
 from pagedlab_lessons.load_plots import (
     draw_peers,
@@ -29,17 +28,14 @@ matplotlib.use("Agg")
 STEP = StepTimes(fixed=1.0, a_sequence=0.0, a_prompt_token=0.1)
 
 
-def test_a_request_waits_for_a_slot_and_the_step_of_its_prompt_is_longer():
-    first, second = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
+def test_a_request_waits_for_a_slot_and_an_idle_server_for_the_next_arrival():
+    requests = [Asked(0.0, 10, 3), Asked(0.5, 0, 1), Asked(9.0, 0, 2)]
+    first, second, third = served = simulate(requests, STEP, slots=1)
     assert (first.admitted, first.times) == (0.0, [2.0, 3.0, 4.0])
     assert (second.admitted, second.times) == (4.0, [5.0])
-    assert first_tokens([first, second]) == [2.0, 4.5]
-    assert first_tokens([first, second], "admission") == [2.0, 1.0]
-
-
-def test_an_idle_server_waits_for_the_next_arrival():
-    served = simulate([Asked(0.0, 0, 1), Asked(9.0, 0, 2)], STEP, slots=4)
-    assert [one.times for one in served] == [[1.0], [10.0, 11.0]]
+    assert third.times == [10.0, 11.0]
+    assert first_tokens(served) == [2.0, 4.5, 1.0]
+    assert first_tokens(served, "admission") == [2.0, 1.0, 1.0]
 
 
 def test_every_request_gets_its_tokens_in_order():
@@ -105,21 +101,6 @@ def test_the_chart_shows_losses_and_a_difference_of_two_per_cent_is_a_tie(ours, 
     assert ax.texts[-1].get_color() == color
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert "vLLM in one process (not its default)" in legend
-
-
-def test_a_clock_that_starts_at_admission_is_named():
-    told = str(check.latencies(lambda arrived, admitted, times: (times[0] - admitted, 0.0)))
-    assert "You started the clock at admission" in told
-    other = str(check.latencies(lambda arrived, admitted, times: (times[0], 0.0)))
-    assert "admission" not in other
-
-
-def test_goodput_counts_the_requests_within_both_limits():
-    served = simulate([Asked(0.0, 10, 3), Asked(0.5, 0, 1)], STEP, slots=1)
-    rows = [latencies(one.arrived, one.admitted, one.times) for one in served]
-    assert goodput(rows, (2.0, 1.0), 5) == 1 / 5
-    assert goodput(rows, (4.5, 1.0), 5) == 2 / 5
-    assert goodput(rows, (4.5, 0.9), 5) == 1 / 5
 
 
 def test_text_on_a_filled_shape_is_black_on_light_colors_and_white_on_dark_ones():

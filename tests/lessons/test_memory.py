@@ -139,13 +139,6 @@ def test_every_slot_is_one_kind_and_everybody_finishes(name, placement, requests
         assert run.preempted == 0
 
 
-@given(requests=lengths(32))
-def test_the_oracle_and_pages_agree_when_a_block_is_one_token_and_nobody_waits(requests):
-    oracle, paged = (simulate(requests, make_allocator(name, 4096, block_size=1)) for name in ("oracle", "paged"))
-    assert [s.slots["used"] for s in oracle.samples] == [s.slots["used"] for s in paged.samples]
-    assert oracle.steps == paged.steps == max(output for _, output in requests) + 1
-
-
 def test_one_request_by_hand():
     run = simulate([(3, 4)], make_allocator("pow2", 16))
     # asks for 3 + 4, is given 8; three tokens at first, one more each step, gone after the seventh
@@ -188,12 +181,6 @@ def test_what_cannot_be_served_is_refused_before_the_first_step(requests, alloca
     with pytest.raises(ValueError, match=says):
         simulate(requests, memory)
     assert memory.num_free == memory.num_slots
-
-
-@pytest.mark.parametrize(("name", "placement"), [("best", "buddy"), ("max", "best-fit")])
-def test_an_unknown_allocator_names_the_known(name, placement):
-    with pytest.raises(ValueError, match="must be one of"):
-        make_allocator(name, 64, placement=placement)
 
 
 def four(num_slots, requests, max_length):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagedlab_lessons.traces import PERCENTILES, SHAPES, exponential, load, shared_prompts, synthetic
+from pagedlab_lessons.traces import PERCENTILES, SHAPES, load, shared_prompts, synthetic
 
 
 @pytest.mark.parametrize("name", ["conversation", "code"])
@@ -41,13 +41,6 @@ def test_percentiles_and_rate_are_those_asked_for(name, seed):
             assert (lengths < value - 0.5).mean() <= p / 100 + margin, (name, p)
             assert (lengths <= value + 0.5).mean() >= p / 100 - margin, (name, p)
     assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, rel=6 / n**0.5)
-
-
-def test_exponential_has_the_mean_asked_for():
-    u = (np.arange(100_000) + 0.5) / 1000
-    for mean in (58.45, 337.99):
-        drawn = np.exp(np.interp(u, PERCENTILES, np.log(exponential(mean))))
-        assert drawn.mean() == pytest.approx(mean, rel=0.05)  # log-linear between percentiles, and never below 1
 
 
 def test_first_and_at_most_keep_the_order():

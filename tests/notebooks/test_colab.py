@@ -60,11 +60,6 @@ def test_it_does_nothing_outside_colab(cell, tmp_path, monkeypatch):
     assert commands(cell, tmp_path, monkeypatch) == []
 
 
-def test_in_colab_without_an_address_it_says_what_to_write(colab, cell, tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="Write the address of your copy"):
-        commands(cell.replace("https://example.org/pagedlab", ""), tmp_path, monkeypatch)
-
-
 def test_in_colab_it_runs_once_and_never_installs_torch(colab, cell, tmp_path, monkeypatch):
     first = commands(cell, tmp_path, monkeypatch)
     assert first

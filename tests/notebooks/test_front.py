@@ -28,16 +28,6 @@ def test_the_page_is_small_and_names_no_other_server(page_folder):
         assert "http://" not in file.read_text(encoding="utf-8").replace("http://www.w3.org", "")
 
 
-def test_the_readme_begins_with_the_address(monkeypatch):
-    """Once "Source" is set in pyproject.toml this fails, and says what to write, until README has the link."""
-    first_lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:5]
-    assert first_lines[0] == "# pagedlab"
-    if address := build_front.site_address():
-        assert f"**[Try it in your browser]({address})**: nothing to install." in first_lines
-    monkeypatch.setattr(build_front, "repository", lambda: "https://github.com/Somebody/pagedlab")
-    assert build_front.site_address() == "https://somebody.github.io/pagedlab/"
-
-
 @pytest.fixture(scope="module")
 def address(page_folder):
     with serving(page_folder) as url:
@@ -99,24 +89,19 @@ def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
 
 
 @in_browser
-@pytest.mark.parametrize("is_built", [True, False])
-def test_python_is_asked_for_only_when_a_visitor_opens_it(tmp_path, monkeypatch, is_built):
-    if is_built:
-        console = tmp_path / "lite" / "repl"
-        console.mkdir(parents=True)
-        (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
+def test_python_is_asked_for_only_when_a_visitor_opens_it(tmp_path, monkeypatch):
+    (console := tmp_path / "lite" / "repl").mkdir(parents=True)
+    (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
     monkeypatch.setattr(build_front, "OUTPUT", tmp_path / "lite")
     build_front.build(tmp_path)
     with serving(tmp_path) as url, open_page() as page:
         page.goto(url)
         page.locator("#film .pl-blocks").wait_for()
-        assert page.locator("#try").count() == is_built
         assert not any("/lite/" in asked for asked in page.asked)
-        if is_built:
-            page.locator("#try summary").click()
-            page.frame_locator("#try iframe").get_by_text("the console").wait_for()
-            (asked,) = [unquote(asked) for asked in page.asked if "/lite/" in asked]
-            assert asked.endswith(build_front.FORK)
+        page.locator("#try summary").click()
+        page.frame_locator("#try iframe").get_by_text("the console").wait_for()
+        (asked,) = [unquote(asked) for asked in page.asked if "/lite/" in asked]
+        assert asked.endswith(build_front.FORK)
 
 
 def test_the_console_s_code_forks_a_story():

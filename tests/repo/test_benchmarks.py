@@ -1,27 +1,19 @@
 """benchmarks/: each says how it is called and runs in small, what is compared computes the same, and results have one
 form and reader."""
 
-import ast
 import json
 import os
-import re
 import runpy
 import subprocess
 import sys
-from contextlib import suppress
-from importlib.util import find_spec
 
 import pytest
 
-import common
 import peer_workloads
-import serving
 from pagedlab.attention import paged_attention
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-PARTS = ("peer_engines", "peer_traces", "peer_workloads", "attention_methods")  # other benchmarks import them
-NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
     "peers": "--model data/tiny-qwen2 --engines pagedlab --workloads one --rounds 1 --vocabulary 2000 --rates 32",
@@ -49,22 +41,6 @@ def run(name, *options, monkeypatch):
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_says_how_it_is_called(name):
-    usage = ast.get_docstring(ast.parse((BENCHMARKS / f"{name}.py").read_text())) or ""
-    assert f"benchmarks/{name}.py" in usage
-    assert name == "common" or "--json" in usage
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(SMALL)))
-def test_those_that_need_a_gpu_or_a_site_print_their_help(name, monkeypatch, capsys):
-    if name == "attention" and not find_spec("triton"):
-        pytest.skip("it measures Triton kernels")
-    with suppress(SystemExit):  # by argparse
-        run(name, "--help", monkeypatch=monkeypatch)
-    assert f"benchmarks/{name}.py" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
@@ -82,19 +58,6 @@ def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monk
     assert all(workload in shown for workload in result["rounds"])
 
 
-def test_results_of_different_machines_are_not_compared(tmp_path):
-    paths = []
-    for name in ("h100_peers_8b_small_cache", "h100_arrivals_qwen2.5-0.5b"):
-        result = json.loads((ROOT / "data/results" / f"{name}.json").read_text())
-        paths.append(tmp_path / f"{name}.json")
-        paths[-1].write_text(json.dumps(result))
-    common.show(paths)
-    result["machine"]["host"] = "another"
-    paths[-1].write_text(json.dumps(result))
-    with pytest.raises(SystemExit, match="different machines"):
-        common.show(paths)
-
-
 @pytest.mark.parametrize("name", peer_workloads.WORKLOADS)
 def test_a_workload_depends_on_its_seed_alone(name):
     make = peer_workloads.WORKLOADS[name]
@@ -110,8 +73,3 @@ def test_the_reference_is_attention_over_shuffled_pages():
     (gathered,) = METHODS["gather + SDPA"](inputs)
     for out in (paged_attention(*inputs.paged(0), backend="concat"), gathered()):
         assert (out.double() - exact).norm() < 0.01 * exact.norm()
-
-
-def test_every_rung_is_told_in_order():
-    told = re.findall(r"^  (\w+(?: \w+)?)  +\S", serving.__doc__ or "", re.MULTILINE)
-    assert told == [*serving.RUNGS]

@@ -63,12 +63,6 @@ def test_constraints_satisfy_every_range_and_conda_installs_this_project():
     assert set(re.fullmatch(r"-e \.\[(.+)\]", install)[1].split(",")) <= set(PROJECT["optional-dependencies"])
 
 
-def test_pre_commit_has_the_ruff_of_the_constraints():
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    (rev,) = [repo["rev"] for repo in hooks if repo["repo"].endswith("/ruff-pre-commit")]
-    assert f"ruff=={rev.removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
-
-
 def test_a_drawing_is_stored_as_github_shows_it():
     data = stored(svg(300, 20, [label(0, 12, "two <words>")]), 'said "so"\nand more')
     cell = nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("display_data", data=data)])
@@ -120,15 +114,6 @@ def test_notebook_links_lead_somewhere(path):
 
 def test_the_changelog_names_the_version():
     assert pagedlab.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_tools_of_the_scripts_are_pinned_and_their_lock_names_no_registry():
-    package = json.loads((ROOT / "package.json").read_text())
-    lock = json.loads((ROOT / "package-lock.json").read_text())["packages"]
-    for name, version in package["devDependencies"].items():
-        assert lock[f"node_modules/{name}"]["version"] == version
-    assert not [name for name, entry in lock.items() if "resolved" in entry]
-    assert all(entry.get("integrity") for name, entry in lock.items() if name)
 
 
 def test_every_script_is_typed():

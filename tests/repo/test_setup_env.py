@@ -64,18 +64,6 @@ def test_a_reader_gets_less_than_the_tests_need_and_a_second_run_does_nothing(as
     assert len(asked) == 2 + EVERYTHING, "what the tests need holds the rest"
 
 
-def test_an_environment_in_use_is_kept_when_its_recipe_changes(asked, monkeypatch):
-    """To make it anew fails while a program of it runs: its file is busy."""
-    start(monkeypatch)
-    assert "torch==" in (setup_env.VENV / "constraints.txt").read_text()
-    setup_env.PYTHON.parent.mkdir(parents=True)
-    setup_env.PYTHON.touch()
-    monkeypatch.setattr(venv, "create", Mock(side_effect=OSError(26, "Text file busy")))
-    monkeypatch.setenv("PAGEDLAB_NEWEST", "1")
-    start(monkeypatch)
-    assert len(asked) == 2 * EVERYTHING
-
-
 @pytest.mark.parametrize(("is_full", "said"), [(True, "could not make"), (False, "pip could not install")])
 def test_a_set_up_that_fails_says_so_and_the_next_one_starts_over(asked, monkeypatch, is_full, said):
     if is_full:

@@ -6,7 +6,6 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagedlab_lessons.checks.scheduling import ToyEngine
 from pagedlab_lessons.timeline import run_of
 
 from pagedlab import LLM, SamplingParams
@@ -122,7 +121,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     )
     llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
     states, plans, live = [], [], []
-    with Recorder(llm) as recorder:
+    with Recorder(llm) as recorder, Recorder(llm, words=False) as without_words:
         states.append(state_of(llm))
 
         def look():
@@ -151,6 +150,11 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     assert replayed_state(replay.seek(0)) == states[0], "it can go back"
     assert [len(moment) for moment in moments(recording)] == [len(replay.seek(i).sequences) for i in range(len(replay))]
     run = run_of(recording)
+    assert run.summary() == run_of(without_words.recording).summary()
+    silent = Replay(without_words.recording).seek(len(states) - 1).sequences
+    assert {name: each.length for name, each in silent.items()} == {
+        name: each.length for name, each in replay.seek(len(states) - 1).sequences.items()
+    }
     computed = sum(stop - start for plan in plans for start, stop in plan["computed"].values())
     assert (run.steps, run.summary().computed) == (len(plans), computed), "the rows have all that the plans computed"
     looks = [text["look"] for step in recording["steps"] for text in step.get("texts", {}).values() if "look" in text]
@@ -178,21 +182,6 @@ def test_ids_and_chances_are_noted_for_whoever_asks(tiny):
         first, second, third = (chance for _, _, chance in row["tokens"])
         assert 1 > second >= third > 0
         assert (row["of"], first + second + third <= 1.0001) == (tiny.vocab_size, True)
-
-
-def test_without_words_it_still_knows_how_long_each_sequence_is():
-    recordings = []
-    for words in (True, False):
-        engine = ToyEngine(num_blocks=12)
-        with Recorder(engine, words=words) as recorder:
-            for _ in range(3):
-                engine.add(8, 20)
-            engine.run()
-        recordings.append(recorder.recording)
-    assert "words" not in json.dumps(recordings[1])
-    assert run_of(recordings[0]).summary() == run_of(recordings[1]).summary()
-    with_words, without = ([[s.length for s in moment.values()] for moment in moments(each)] for each in recordings)
-    assert with_words == without
 
 
 def test_a_recorder_takes_an_engine_and_a_function_and_a_closed_one_watches_nothing(tiny):

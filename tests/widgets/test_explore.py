@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from itertools import product
 
 import pytest
-from pagedlab_lessons.drawing import Drawing, label, narrow_svg, svg
+from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.plots import figure
 from pagedlab_lessons.widgets import explore
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
@@ -17,16 +17,6 @@ from PIL import Image
 
 def squares(size, text, dark):
     return f'<svg viewBox="0 0 90 20"><text fill="var(--ink)" x="{size}">{text}</text></svg>' + "<br>" * dark
-
-
-def test_a_drawing_may_have_a_variant_for_a_narrow_page():
-    wide = svg(100, 20, [label(0, 9, "wide")])
-    narrow = narrow_svg(20, [label(0, 9, "narrow")], "A headline.", "red")
-    shown = explore(lambda: Drawing(wide, narrow))
-    assert shown.drawn["html"] == wide + narrow
-    assert narrow.startswith('<svg class="px-narrow" color="red" viewBox="-2 0 304 20"')
-    assert "narrow" not in shown.still()[0]["image/svg+xml"], "a notebook stores the wide one as its picture"
-    assert repr(shown) == "wide."
 
 
 def ask(shown, number, **at):

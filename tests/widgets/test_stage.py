@@ -15,7 +15,7 @@ from pagedlab_lessons.widgets.picture import StagePicture
 from pagedlab_lessons.widgets.replayed import answers_of
 
 from pagedlab import LLM, SamplingParams
-from pagedlab.recipes.trace import Recorder, Replay, pieces
+from pagedlab.recipes.trace import Recorder, Replay
 from support.engines import exactly
 from support.fake_engine import FakeEngine
 from support.plain_pool import PlainPool
@@ -26,17 +26,6 @@ PROMPTS = [
     "A bell rang",
     "The cat sat on the mat and the cat sat on",
 ]
-
-
-def test_pieces_of_text_are_what_each_token_adds(tiny):
-    text = "Zoë drank a café au lait: naïve, 你好 and 🎉, at 5 o'clock.\n\n  Indented."
-    ids = tiny.tokenizer.encode(text)
-    words = pieces(tiny.decode, ids)
-    assert len(words) == len(ids)
-    assert "".join(words) == tiny.decode(ids)
-    for start in range(len(ids)):  # from wherever one goes on, if no character was cut there
-        if not tiny.decode(ids[:start]).endswith("\ufffd"):
-            assert pieces(tiny.decode, ids, start) == words[start:]
 
 
 def test_a_pool_without_events_is_read(tiny):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import label, runs, svg
+from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.widgets import CHALLENGES, PRESETS, BlockPoolWidget
 from pagedlab_lessons.widgets.page import stored
 
@@ -346,19 +346,8 @@ def test_the_stored_picture_and_text_show_the_state():
     assert challenge.picture().text().startswith("Challenge: Cause exactly one copy.\n")
 
 
-def test_the_stored_picture_fills_blocks_as_far_as_they_hold_tokens():
-    widget = BlockPoolWidget(num_blocks=4, block_size=4)
-    widget.do("new", n=6)
-    bands = re.findall(rf'height="(\S+)" rx="3" fill="{sequence_color(0)}"( fill-opacity="0.22")?', still(widget))
-    assert bands == [("42", ""), ("42", ' fill-opacity="0.22"'), ("21", ""), ("16", "")], "and the legend's"
-
-
 def test_whatever_a_model_writes_can_be_drawn():
     text = "color: var(--brand) \x00 a \x0c <b> & \x1b"
     shown = stored(svg(300, 20, [label(0, 12, text)]), "a drawing")["image/svg+xml"]
     assert "color: var(--brand)" in shown
     ParserCreate().Parse(shown, True)  # as strict as a browser is about a picture
-
-
-def test_runs():
-    assert [runs(ids) for ids in ([], [3], [3, 4], [3, 4, 5, 9, 1, None, 2])] == ["", "3", "3, 4", "3-5, 9, 1, 2"]
