@@ -36,23 +36,17 @@ def test_kv_bytes_of_known_models():
 
 def test_from_config_reads_what_transformers_writes(tmp_path):
     config = {
-        "model_type": "qwen2",
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "hidden_size": 896,
-        "max_position_embeddings": 32768,
-        "torch_dtype": "bfloat16",
+        **{"model_type": "qwen2", "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
+        **{"hidden_size": 896, "max_position_embeddings": 32768, "torch_dtype": "bfloat16"},
     }
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(config))
+    (file := tmp_path / "config.json").write_text(json.dumps(config))
     for given_as in (config, file, str(file), {"model_type": "sees_too", "text_config": config}):
         shape = KVShape.from_config(given_as)
         assert (shape.name, shape.bytes_per_token, shape.max_length) == ("qwen2", 12 * 1024, 32768)
     assert KVShape.from_config(config | {"dtype": "float32"}).bytes_per_token == 24 * 1024
     assert KVShape.from_config(config | {"head_dim": 128}).head_dim == 128
-    without_gqa = {key: value for key, value in config.items() if key != "num_key_value_heads"}
-    assert KVShape.from_config(without_gqa).num_kv_heads == 14
+    del config["num_key_value_heads"]
+    assert KVShape.from_config(config).num_kv_heads == 14
 
 
 @pytest.mark.parametrize("change", [{"hidden_size": None}, {"dtype": "int3"}, {"kv_lora_rank": 512}])
@@ -94,6 +88,8 @@ def test_regions_never_overlap_and_come_back_whole(space_type, seed, num_slots):
             assert all(hole.size < want for hole in before)
             assert space.holes == before
             continue
+        fits = [(hole.start, hole.size) for hole in before if hole.size >= want]
+        assert region.start == (min(fits) if space_type is FirstFit else min(fits, key=lambda hole: hole[::-1]))[0]
         assert slots(region) <= free
         assert region.size >= want
         assert space_type is FirstFit or region.start % region.size == 0

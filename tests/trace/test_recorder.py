@@ -240,24 +240,20 @@ def test_a_file_that_is_no_recording_is_refused_in_one_line(content, tmp_path):
         load_recording(file)
 
 
-def fields_of(recording):
-    steps = recording["steps"]
-    texts = [text for step in steps for text in step.get("texts", {}).values()]
-    return {field for each in (recording, *steps, *texts) for field in each}
-
-
 def test_the_page_of_the_format_describes_each_field(tiny):
     """Two runs have them all, but for those of a preempted sequence."""
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     llm = SpeculativeLLM(tiny, num_blocks=16, block_size=4, verbose=False)
     free = {"free": lambda: llm.pool.num_free}
     first = record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free)
     assert all(step["readings"]["free"] == 16 - step["used"] for step in first["steps"][1:])
-    fields = fields_of(first) | fields_of(record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False))
+    second = record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False)
+    steps = [*first["steps"], *second["steps"]]
+    texts = [text for step in steps for text in step.get("texts", {}).values()]
+    fields = {field for each in (first, *steps, *texts) for field in each}
     assert fields >= {"copies", "hits", "evicted", "drafts", "held", "likely", "length", "ids"}
-    assert fields <= described
+    assert fields <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
 def test_the_example_of_the_page_about_recordings_prints_what_the_page_says(capsys, monkeypatch):
