@@ -1,13 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import {
-  classes,
-  html,
-  Markup,
-  show,
-  sourceOf,
-  withData,
-} from "../../notebooks/pagedlab_lessons/widgets/markup.js";
+import { html, Markup, show, sourceOf } from "../../notebooks/pagedlab_lessons/widgets/markup.js";
 import { openHost } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="alert('a')">&`;
@@ -30,19 +23,6 @@ test("an object from JSON is never markup, whatever fields it has", () => {
     assert.ok(!sourceOf(value).includes("<"), field);
     assert.ok(!sourceOf([[value]]).includes("<"), field);
   }
-});
-
-test("templates are inserted, and lists of them are joined", () => {
-  const list = ["a", "b"].map((word) => html`<b>${word}</b>`);
-  const template = html`<p>${list}${1}${""}</p>`;
-  assert.ok(template instanceof Markup);
-  assert.equal(template.source, "<p><b>a</b><b>b</b>1</p>");
-});
-
-test("classes and selectors", () => {
-  assert.equal(classes({ used: 1, empty: 0, lit: true, lost: null }), "pl-used pl-lit");
-  show(box, html`<i data-text="r0"></i><i data-text="r0.1"></i>`);
-  assert.equal(box.querySelector(withData("text", "r0.1")), box.lastChild);
 });
 
 test("an update keeps nodes that are alike, the focus and the Tab stop", () => {

@@ -25,14 +25,6 @@ test("a recording may grow", () => {
   assert.deepEqual(replay.stateAfter(24), new Replay(whole).stateAfter(24));
 });
 
-test("counters stay where a step does not mention them", () => {
-  const replay = new Replay(recordingOf({ used: 3, cached: 2 }, { copies: [[0, 1]] }, { used: 4 }));
-  for (const [step, expected] of ["3 2 0", "3 2 1", "4 2 1"].entries()) {
-    const { used, cached, copied } = replay.stateAfter(step);
-    assert.equal(`${used} ${cached} ${copied}`, expected);
-  }
-});
-
 test("a block is its writer's until it is reused or evicted", () => {
   const r0 = sequenceOf(["a", "b", "c", "d", "e"], [5, 6]);
   const replay = new Replay(

@@ -23,18 +23,15 @@ def cell():
     return TransformerManager().transform_cell(colab_cell("https://example.org/pagedlab").source)
 
 
-def test_once_published_a_notebook_has_the_cell_folded_and_after_its_navigation(monkeypatch):
-    cells = [new_markdown_cell("# A title", id="a"), new_markdown_cell("map", id="b"), new_code_cell("x = 1", id="c")]
+def test_once_published_a_notebook_has_the_cell_after_its_navigation(monkeypatch):
+    cells = [new_markdown_cell("# A title"), new_markdown_cell("map"), new_code_cell("x = 1")]
     plain = new_notebook(cells=cells)
-    monkeypatch.setattr(normalise_notebooks, "repository", str)  # before that
-    assert not any(map(is_for_colab, normalise_notebooks.with_colab_cell(copy.deepcopy(plain)).cells))
-    monkeypatch.setattr(normalise_notebooks, "repository", lambda: "https://github.com/you/pagedlab")
-    notebook = normalise_notebooks.with_colab_cell(copy.deepcopy(plain))
-    assert [cell.id for cell in notebook.cells] == ["a", "b", "colab", "c"]
-    assert notebook.cells[2].metadata.jupyter.source_hidden
-    assert 'repository = "https://github.com/you/pagedlab"' in notebook.cells[2].source
-    assert normalise_notebooks.with_colab_cell(copy.deepcopy(notebook)) == notebook
-    assert code_of(notebook, "cpu") == code_of(plain, "cpu"), "it is the same notebook"
+    for address in ("", "https://github.com/you/pagedlab"):
+        monkeypatch.setattr(normalise_notebooks, "repository", lambda address=address: address)
+        notebook = normalise_notebooks.with_colab_cell(copy.deepcopy(plain))
+        assert list(map(is_for_colab, notebook.cells)) == [False, False, *[True] * bool(address), False]
+        assert normalise_notebooks.with_colab_cell(copy.deepcopy(notebook)) == notebook
+        assert code_of(notebook, "cpu") == code_of(plain, "cpu"), "it is the same notebook"
 
 
 def test_committed_notebooks_have_the_cell_once_there_is_an_address():

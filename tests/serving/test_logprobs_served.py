@@ -87,6 +87,7 @@ def test_a_harness_scores_as_transformers_does(server, tiny, is_cached):
     assert answer["usage"]["completion_tokens"] == len(pairs)
     for (context, ending), choice in zip(pairs, answer["choices"], strict=True):
         end = len(context) + len(ending)
+        assert choice["text"].startswith(tiny.decode(context + ending))
         said, top = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
         assert len(said) == end + 1
         rows = torch.log_softmax(plain_logits(tiny, context + ending), dim=1)[len(context) - 1 : -1]
@@ -134,9 +135,3 @@ def test_no_infinity(tiny):
     shape = of_completion(spell, Places(spell), [(5, said)])
     assert shape["token_logprobs"] == [LEAST]
     assert list(shape["top_logprobs"][0].values()) == [-0.5, LEAST, LEAST]
-
-
-def test_an_echo_of_token_ids_is_their_text(client, tiny):
-    (choice,) = ask(client, tiny.encode(STORY), echo=True, max_tokens=4).choices
-    assert choice.text.startswith(STORY)
-    assert len(choice.text) > len(STORY)

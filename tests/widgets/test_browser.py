@@ -97,9 +97,6 @@ class Grid:
             self.root.locator(f'[data-op="{op}"]').click()
             self.settled()
 
-    def text(self, css):
-        return self.root.locator(css).first.inner_text()
-
     def check(self):
         """Page and pool agree; returns what they agree on."""
         shown = self.root.evaluate(PAGE_STATE)
