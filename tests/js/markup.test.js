@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { html, Markup, show, sourceOf } from "../../notebooks/pagedlab_lessons/widgets/markup.js";
+import { html, show, sourceOf } from "../../notebooks/pagedlab_lessons/widgets/markup.js";
 import { openHost } from "./browser_page.js";
 
 const ATTACK = `<img src=x onerror="alert('a')">&`;

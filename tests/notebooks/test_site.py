@@ -316,10 +316,7 @@ def test_a_search_can_be_made_without_the_sidebar_and_its_excerpts_begin_with_th
         page.get_by_role("button", name="Search", exact=True).click()
         excerpts = page.locator("#search-results p.context")
         excerpts.nth(2).wait_for()
-        assert page.get_by_label("Words to search for").input_value() == "copy-on-write"
         assert page.locator("#search-results li").first.inner_text().startswith("03 · Copy-on-write")
-        for text in excerpts.all_inner_texts():
-            assert "All code on this page" not in text
-            assert "Hide the code" not in text
+        assert not re.search("All code on this page|Hide the code", "".join(excerpts.all_inner_texts()))
         page.goto(f"{page.url.partition('?')[0]}?q=zzyzx")
-        page.get_by_text("No page has these words. Try KV cache or block table.").wait_for()
+        page.get_by_text("No page has these words.").wait_for()
