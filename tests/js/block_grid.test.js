@@ -56,6 +56,15 @@ const button = (op) => find(`[data-op="${op}"]`);
 const blockOf = (id) => find(`.pl-block[data-block="${id}"]`);
 const selected = () => find(".pl-selected")?.dataset.sequence;
 
+test("buttons send what they do, and to which sequence", () => {
+  type(find(".pl-amount"), "7");
+  for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) button(op).click();
+  assert.equal(
+    model.sent.map(({ op, sequence, n }) => `${op} ${sequence} ${n}`).join(),
+    "new null 7,append s1 7,write s1 null,fork s1 null,free s1 null,undo s1 null,reset s1 null",
+  );
+});
+
 test("a button that does nothing now keeps the focus and sends nothing", () => {
   const redo = button("redo");
   assert.equal(redo.getAttribute("aria-disabled"), "true");
