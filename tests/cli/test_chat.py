@@ -47,24 +47,20 @@ def test_it_answers_what_generate_answers_and_reuses_the_blocks_of_the_turns_bef
     first, second = tables(text)
     assert {mark for mark, _ in first} == {"+"}
     full = (len(expected.prompt_token_ids) + len(expected.outputs[0].token_ids) - 1) // 16
-    assert [mark for mark, _ in second] == ["="] * full + ["+"] * (len(second) - full)
-    assert [number for _, number in second[:full]] == [number for _, number in first[:full]]
+    assert second[:full] == [("=", number) for _, number in first[:full]]
+    assert {mark for mark, _ in second[full:]} == {"+"}
     assert f"prompt: {len(expected.prompt_token_ids)} tokens, 0 of them reused" in text
     assert f"{16 * full} of them reused" in text
 
 
-def test_a_fork_shares_the_full_blocks_of_the_question(llm):
-    text = drawn(llm, QUESTION, "/fork Tell me a story about a mill.")
-    _, one, two = tables(text)
+def test_a_fork_shares_the_full_blocks_of_the_question_and_all_is_remembered_until_a_new_one(llm):
+    """A prompt grows by the answer, which has up to 60 tokens, and by the next message."""
+    text = drawn(llm, QUESTION, "/fork Tell me a story about a mill.", "Three", "/new", QUESTION)
+    one, two = tables(text)[1:3]
     shared = [block for block in one if block[0] in "=&"]
     assert shared == [block for block in two if block[0] in "=&"]
     assert {mark for mark, _ in shared} == {"=", "&"}
     assert one[len(shared)] != two[len(shared)]
-
-
-def test_it_remembers_until_a_new_conversation_begins(llm):
-    """A prompt grows by the answer, which has up to 60 tokens, and by the next message."""
-    text = drawn(llm, QUESTION, "/fork Two", "Three", "/new", QUESTION)
     first, second, third, last = (int(length) for length in re.findall(r"prompt: (\d+) tokens", text))
     assert first == last < second < third
 

@@ -4,19 +4,14 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
-import typer
 
 from pagedlab import __version__
-from pagedlab.attention import BACKENDS
-from pagedlab.loading import DTYPES
 from pagedlab.model import TINY_MODEL
 from pagedlab.shipped import DEFAULT_MODEL, notebooks
 from pagedlab_serve.background import listen
-from pagedlab_serve.cli import options
-from pagedlab_serve.cli.main import COMMANDS, app, main
+from pagedlab_serve.cli.main import COMMANDS, main
 from pagedlab_serve.cli.serve import is_loopback
 from support.paths import ROOT
 
@@ -32,26 +27,15 @@ def run(*arguments):
         return end.code
 
 
-def test_every_option_has_a_sentence_that_lists_what_is_accepted():
-    commands = typer.main.get_command(app).commands
-    assert all(parameter.help.endswith(".") for command in commands.values() for parameter in command.params)
-    (attention,) = (each.help for each in commands["generate"].params if each.name == "attention")
-    assert all(name in attention for name in {"auto", "triton", *BACKENDS})
-    assert get_args(get_args(options.Dtype)[0]) == DTYPES
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["generate", "hi", "--max-tokens", "0"], "'--max-tokens'"),
-        (["generate", "hi", "--temperature", "-1"], "'--temperature'"),
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
         (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
         (["generate", "", *TINY], "error: the prompt is empty"),
         (["generate", "hi", *TINY, "--attention", "nix"], "error: there is no attention backend 'nix'"),
-        (["generate", "hi", *TINY, "--device", "gpu"], "error: device must be one of"),
-        (["serve", "--port", "99999"], "'--port'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
         (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),
         (["serve", "--api-key", ""], "a key is empty: give --api-key"),
@@ -91,15 +75,13 @@ def test_download_fetches(monkeypatch, capsys):
     monkeypatch.setattr("pagedlab_serve.hub.download", fetched.append)
     assert run("download") == run("download", "some/model") == 0
     assert fetched == [DEFAULT_MODEL, "some/model"]
-    assert capsys.readouterr().out.startswith(f"asking the Hugging Face hub for {DEFAULT_MODEL} ...\n")
 
 
 def test_info_names_versions_and_the_model(capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
     assert run("info") == 0
     printed = capsys.readouterr().out
-    for begin in (f"pagedlab {__version__}", "python 3.", "torch 2.", "extra server: ", "devices: cpu"):
-        assert f"\n{begin}" in f"\n{printed}"
+    assert printed.startswith(f"pagedlab {__version__}\npython 3.")
     assert f"model: {TINY_MODEL} (PAGEDLAB_MODEL says so)" in printed
 
 
@@ -115,28 +97,19 @@ def test_a_taken_port_is_said_before_a_model_is_loaded(capsys):
     assert capsys.readouterr().err.startswith(f"error: cannot listen on port {port} of 127.0.0.1 (")
 
 
-# Notebooks --------------------------------------------------------------------------------------------------------
-
-
-def test_notebooks_are_copied_and_never_overwritten(tmp_path, capsys):
-    folder = tmp_path / "my notebooks"
-    folder.mkdir()
-    (folder / "03_copy_on_write.ipynb").write_text("my work")
-    assert run("notebooks", folder, "--no-open") == 0
-    names = {path.name for path in notebooks().glob("*.ipynb")}
-    assert {path.name for path in folder.iterdir()} == names
-    assert (folder / "03_copy_on_write.ipynb").read_text() == "my work"
-    assert capsys.readouterr().out.startswith(f"{len(names) - 1} notebooks copied to {folder}")
-
-
 @pytest.mark.parametrize(("user", "more"), [(0, ["--allow-root"]), (1000, [])])
-def test_notebooks_are_opened(user, more, tmp_path, monkeypatch):
+def test_notebooks_are_copied_never_overwritten_and_opened(user, more, tmp_path, monkeypatch, capsys):
     """JupyterLab refuses to start as root without the option."""
     started = []
     monkeypatch.setattr("os.geteuid", lambda: user, raising=False)
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("subprocess.run", lambda command, **_: started.append(command) or done)
+    (mine := tmp_path / "03_copy_on_write.ipynb").write_text("my work")
     assert run("notebooks", tmp_path) == 0
+    names = {path.name for path in notebooks().glob("*.ipynb")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert mine.read_text() == "my work"
+    assert capsys.readouterr().out.startswith(f"{len(names) - 1} notebooks copied to {tmp_path}")
     opened = [f"--ServerApp.root_dir={tmp_path}", "--LabApp.default_url=/lab/tree/00_start_here.ipynb"]
     assert started == [[sys.executable, "-m", "jupyterlab", *opened, *more]]
 
@@ -216,18 +189,14 @@ def test_something_is_printed_before_torch_is_imported():
         assert line.startswith(begin)
 
 
-@pytest.mark.parametrize("command", ["generate", "serve"])
-def test_ctrl_c_makes_no_traceback(command):
-    options = {"generate": [*["Once upon a time"] * 200, "--max-tokens", "1900"], "serve": ["--port", "0"]}
-    arguments = [sys.executable, "-u", "-m", "pagedlab_serve", command, *TINY, *options[command]]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in process.stderr if command == "generate" else process.stdout:
-            if line.startswith(("attention: ", "API: ")):
-                break
-        process.send_signal(2)
-        _, errors = process.communicate(timeout=60)
-        assert "Traceback" not in errors
-        assert process.returncode != 0
-    finally:
-        process.kill()
+def test_ctrl_c_makes_no_traceback():
+    options = [*["Once upon a time"] * 200, "--max-tokens", "1900"]
+    command = [sys.executable, "-u", "-m", "pagedlab_serve", "generate", *TINY, *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            next(line for line in process.stderr if line.startswith("attention: "))
+            process.send_signal(2)
+            assert "Traceback" not in process.communicate(timeout=60)[1]
+            assert process.returncode != 0
+        finally:
+            process.kill()

@@ -58,20 +58,11 @@ const selected = () => find(".pl-selected")?.dataset.sequence;
 
 test("buttons send what they do, and to which sequence", () => {
   type(find(".pl-amount"), "7");
-  for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) {
-    button(op).click();
-  }
-  const sent = model.sent.map(({ op, sequence, n }) => [op, sequence, n]);
-  assert.deepEqual(sent, [
-    ["new", null, 7],
-    ["append", "s1", 7],
-    ["write", "s1", null],
-    ["fork", "s1", null],
-    ["free", "s1", null],
-    ["undo", "s1", null],
-    ["reset", "s1", null],
-  ]);
-  assert.equal(button("append").textContent, "Append 7");
+  for (const op of ["new", "append", "write", "fork", "free", "undo", "reset"]) button(op).click();
+  assert.equal(
+    model.sent.map(({ op, sequence, n }) => `${op} ${sequence} ${n}`).join(),
+    "new null 7,append s1 7,write s1 null,fork s1 null,free s1 null,undo s1 null,reset s1 null",
+  );
 });
 
 test("a button that does nothing now keeps the focus and sends nothing", () => {
@@ -79,16 +70,7 @@ test("a button that does nothing now keeps the focus and sends nothing", () => {
   assert.equal(redo.getAttribute("aria-disabled"), "true");
   redo.focus();
   redo.click();
-  assert.deepEqual(model.sent, []);
-  assert.equal(document.activeElement, redo);
-});
-
-test("Enter in the field makes a sequence", () => {
-  find(".pl-amount").focus();
-  type(find(".pl-amount"), "40");
-  for (const shiftKey of [false, true]) press("Enter", { shiftKey });
-  press("Enter", { ctrlKey: true }); // the cell's
-  assert.deepEqual(model.sent, Array(2).fill({ op: "new", sequence: null, n: 40 }));
+  assert.deepEqual([model.sent.length, document.activeElement], [0, redo]);
 });
 
 test("Tab reaches the operations in the order in which they stand", () => {
@@ -107,14 +89,9 @@ test("Tab reaches the operations in the order in which they stand", () => {
 test("the slider, the log and the examples go to a state", () => {
   type(find(".pl-scrubber"), "1");
   find(".pl-log li").click();
-  const examples = find('[data-ref="examples"]');
-  type(examples, "beam search");
-  assert.deepEqual(model.sent, [
-    { op: "seek", step: 1 },
-    { op: "seek", step: 1 },
-    { op: "preset", name: "beam search" },
-  ]);
-  assert.equal(examples.value, "");
+  type(find('[data-ref="examples"]'), "beam search");
+  const seek = { op: "seek", step: 1 };
+  assert.deepEqual(model.sent, [seek, seek, { op: "preset", name: "beam search" }]);
 });
 
 test("a row selects its sequence, a block its readers one after the other", () => {
@@ -132,49 +109,34 @@ test("a row selects its sequence, a block its readers one after the other", () =
 test("a block that is pointed at is described, and lights up in the tables", () => {
   blockOf(1).focus();
   assert.equal(host.querySelectorAll(".pl-cell.pl-lit").length, 2);
-  assert.equal(
-    find(".pl-detail").textContent,
-    "Block 1: 2 references · s0’s logical block 1, tokens 4–5 · " +
-      "s1’s logical block 1, tokens 4–5 · " +
-      "token 5 is in slot 1 × 4 + 1 = 5",
-  );
+  const said = find(".pl-detail").textContent;
+  assert.ok(said.startsWith("Block 1: 2 references · s0’s logical block 1, tokens 4–5 · s1’s"));
+  assert.ok(said.endsWith("token 5 is in slot 1 × 4 + 1 = 5"));
   press("End");
   assert.equal(find(".pl-detail").textContent, "Block 3 is free.");
 });
 
-test("a new state is drawn, and the nodes and the focus stay", () => {
+test("a new state is drawn, and the nodes and the focus stay in the widget", () => {
   const blocks = [...host.querySelectorAll(".pl-block")];
-  const scrubber = find(".pl-scrubber");
   blocks[2].focus();
   model.change("state", forked({ serial: 2, counts: [2, 2, 1, 0, 0, 0, 0, 0], used: 3 }));
   assert.deepEqual([...host.querySelectorAll(".pl-block")], blocks);
-  assert.equal(find(".pl-scrubber"), scrubber);
   assert.equal(document.activeElement, blocks[2]);
   assert.equal(blocks[2].dataset.count, "1");
   assert.ok(blocks[2].classList.contains("pl-lost"), "no table lists it");
   assert.equal(find('[data-stat="used"]').textContent, "3");
-});
-
-test("the keyboard stays in the widget when the row with the focus goes", () => {
   find('[data-sequence="s1"] .pl-cell').focus();
   model.change("state", forked({ tables: [], focus: null }));
-  assert.equal(document.activeElement, button("new"));
+  assert.equal(document.activeElement, button("new"), "the row with the focus is gone");
 });
 
-test("a slider that moves is not pulled back by a late answer", () => {
+test("a slider that moves is not pulled back by a late answer, and is free after a lost one", () => {
   const scrubber = find(".pl-scrubber");
-  type(scrubber, "0");
-  type(scrubber, "1");
-  model.change("state", forked({ step: 0 }));
-  assert.equal(scrubber.value, "1");
-  model.change("state", forked({ step: 1 }));
-  assert.equal(scrubber.value, "1");
-  model.change("state", forked({ step: 2 }));
-  assert.equal(scrubber.value, "2");
-});
-
-test("an answer that got lost leaves the slider free again", () => {
-  const scrubber = find(".pl-scrubber");
+  for (const step of ["0", "1"]) type(scrubber, step);
+  for (const step of [0, 1]) {
+    model.change("state", forked({ step }));
+    assert.equal(scrubber.value, "1");
+  }
   for (const step of ["0", "1"]) type(scrubber, step);
   model.change("state", forked({ serial: 3, step: 2 })); // state 2 never came
   assert.equal(scrubber.value, "2");
@@ -189,16 +151,11 @@ test("a screen reader hears names and what happened, and the keyboard stops rare
   for (const each of host.querySelectorAll("[role=gridcell]")) {
     assert.ok(each.closest("[role=row]").closest("[role=grid]"));
   }
-  const stops = [...host.querySelectorAll("button, input, select, summary")];
-  assert.ok(stops.filter(({ tabIndex }) => tabIndex >= 0).length <= 9);
 });
 
 test("what Python says is text", () => {
   const challenge = { goal: ATTACK, missing: [ATTACK], hint: ATTACK, why: "", solved: [0, 2] };
-  const log = [
-    [ATTACK, true],
-    [ATTACK, false],
-  ];
+  const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
   const words = { note: ATTACK, error: ATTACK, problems: [ATTACK], log, challenge };
   const table = { name: ATTACK, color: ATTACK, pattern: ATTACK, tokens: 3, blocks: [0, null] };
   model.change("state", forked({ ...words, tables: [table], focus: ATTACK, calls: [ATTACK] }));

@@ -2,28 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { rolesOf } from "../../notebooks/pagedlab_lessons/widgets/chat_template.js";
 
-const CHAT = [
-  "",
-  "user",
-  "\n",
-  "Why",
-  "\n",
-  "not",
-  "?",
-  "",
-  "\n",
-  "",
-  "assistant",
-  "\n",
-  "So",
-  "\n",
-];
-
-test("a chat's roles are named once, and what the template wrote is not to be read", () => {
-  const roles = ["", "user", "", null, null, null, null, "", "", "", "assistant", ""];
-  assert.deepEqual(rolesOf(CHAT, 12), roles);
-});
-
 test("a message of the system is part of the template", () => {
   const words = ["", "system", "\n", "You", " are", "", "\n", "", "user", "\n", "Hi"];
   assert.deepEqual(rolesOf(words, 11), ["", "system", "", "", "", "", "", "", "user", "", null]);

@@ -15,10 +15,6 @@ function sentence(...steps) {
   return whatHappened(replay.stateAfter(last), before);
 }
 
-test("an empty pool", () => {
-  assert.equal(sentence({}), "No request is here yet. Every block is free.");
-});
-
 test("requests wait, are admitted, run, are preempted, resume and end", () => {
   const waiting = { ...RUNNING, state: "waiting", blocks: [0, []] };
   const r0 = (change) => ({ texts: { r0: change } });
@@ -44,17 +40,12 @@ const texts = (n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`r$
 const running = { counts: { 0: 1, 1: 1 }, texts: { r0: RUNNING } };
 const freed = { counts: { 0: 0, 1: 0 }, texts: { r0: { state: "stop", blocks: [0, []] } } };
 const SAID = [
+  [[{}], "No request is here yet. Every block is free."],
   [[{ texts: texts(2) }], "r0 and r1 are admitted."],
   [[{ texts: texts(4) }], "4 sequences are admitted."],
-  [[{ texts: { anna: RUNNING } }], "anna is admitted."],
-  [[running, freed], "r0 ends, and its blocks are free."],
   [
     [running, { ...freed, kept: { 0: 1 } }],
     "r0 ends, and its blocks are free; 1 of them stays cached.",
-  ],
-  [
-    [running, { ...freed, kept: { 0: 1, 1: 1 } }],
-    "r0 ends, and its blocks are free; 2 of them stay cached.",
   ],
   [
     [{ texts: texts(3) }, { texts: { r1: { state: "length" }, r2: { state: "abort" } } }],

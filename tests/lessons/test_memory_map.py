@@ -30,8 +30,3 @@ def test_the_boxes_are_as_wide_as_the_counts(name, step):
         assert all(x + size < width + 0.2 for x, size, _ in boxes), "all of memory is in its frame"
     assert f"{name}, step {step}" in picture
     assert f"{sample.running} requests running, {sample.waiting} waiting" in picture
-
-
-def test_after_the_last_step_the_last_one_is_shown():
-    run = simulate(REQUESTS[:1], make_allocator("max", 256, max_length=128), places=True)
-    assert memory_map("max", run, 10_000, row=128) == memory_map("max", run, len(run.samples) - 1, row=128)

@@ -22,25 +22,10 @@ def page_folder(tmp_path_factory):
 
 
 def test_the_page_is_small_and_names_no_other_server(page_folder):
-    files = [file for file in page_folder.rglob("*") if file.is_file()]
-    pictures = [file for file in files if file.suffix in (".webp", ".png")]
-    assert sum(file.stat().st_size for file in files if file not in pictures) < 300_000
+    files = [file for file in page_folder.rglob("*") if file.is_file() and file.suffix not in (".webp", ".png")]
+    assert sum(file.stat().st_size for file in files) < 300_000
     for file in files:
-        if file in pictures:
-            continue
-        text = file.read_text(encoding="utf-8")
-        assert "http://" not in text.replace("http://www.w3.org", "")
-        assert "OWNER" not in text
-
-
-def test_the_readme_begins_with_the_address(monkeypatch):
-    """Once "Source" is set in pyproject.toml this fails, and says what to write, until README has the link."""
-    first_lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:5]
-    assert first_lines[0] == "# pagedlab"
-    if address := build_front.site_address():
-        assert f"**[Try it in your browser]({address})**: nothing to install." in first_lines
-    monkeypatch.setattr(build_front, "repository", lambda: "https://github.com/Somebody/pagedlab")
-    assert build_front.site_address() == "https://somebody.github.io/pagedlab/"
+        assert "http://" not in file.read_text(encoding="utf-8").replace("http://www.w3.org", "")
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +49,16 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
         page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 3")
         assert page.locator(".ps-held").first.inner_text().strip()
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+        heights = set()
+        for step in range(25):
+            page.locator(".pl-scrubber").fill(str(step))
+            page.wait_for_function("(step) => document.querySelector('.ps-root').dataset.at === String(step)", arg=step)
+            heights.add(page.locator("#film").evaluate("stage => stage.offsetHeight"))
+        assert len(heights) == 1, "no step moves what is below"
         page.locator(".pl-scrubber").fill("0")
         page.locator('[data-op="on"]').press("Enter")
         page.wait_for_function("() => document.querySelector('.ps-root').dataset.at === '1'")
-        said = "Chat 1 and chat 2 start. Chat 3 must wait: it needs 3 blocks, and 2 are free."
-        assert page.inner_text("#film .pl-spoken") == f"Step 1 of 24. {said}", "a screen reader reads it out"
+        assert page.inner_text("#film .pl-spoken").startswith("Step 1 of 24. Chat 1 and chat 2 start.")
         assert page.text_content("#heard") == "", "a film that stands still says nothing of its own"
         assert page.locator("#film .pl-id").first.is_visible(), "squares have their numbers, on a phone too"
         assert page.locator("#map article").count() == len(build_front.THUMBNAILS)
@@ -76,16 +66,17 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 600), (390, 664), (360, 560)])
-def test_the_first_screen_says_what_this_is(address, width, height):
-    """Without a scroll: a free course, of how many notebooks, and what one builds. So is the way to its begin."""
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 600), (390, 664), (360, 740)])
+def test_the_first_screen_says_what_this_is_and_a_phone_shows_the_film(address, width, height):
+    """Without a scroll: a free course, of how many notebooks, what one builds, and the way to its begin."""
+    shown = ["#course", "#start"] + ["#film .pl-blocks", "#film .ps-words"] * (width < 400 < 700 < height)
     with open_page(viewport={"width": width, "height": height}) as page:
         page.goto(address)
-        for element in (page.locator("#course"), page.locator("#start")):
-            box = element.bounding_box()
-            assert box["y"] + box["height"] <= height
-        said = page.locator("#course").inner_text()
-    assert f"a free course of {len(build_front.THUMBNAILS)} notebooks you build PagedAttention" in said
+        page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 0")
+        for part in shown:
+            box = page.locator(part).first.bounding_box()
+            assert box["y"] + box["height"] <= height, part
+        assert f"a free course of {len(build_front.THUMBNAILS)} notebooks" in page.locator("#course").inner_text()
 
 
 @in_browser
@@ -98,24 +89,19 @@ def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
 
 
 @in_browser
-@pytest.mark.parametrize("is_built", [True, False])
-def test_python_is_asked_for_only_when_a_visitor_opens_it(tmp_path, monkeypatch, is_built):
-    if is_built:
-        console = tmp_path / "lite" / "repl"
-        console.mkdir(parents=True)
-        (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
+def test_python_is_asked_for_only_when_a_visitor_opens_it(tmp_path, monkeypatch):
+    (console := tmp_path / "lite" / "repl").mkdir(parents=True)
+    (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
     monkeypatch.setattr(build_front, "OUTPUT", tmp_path / "lite")
     build_front.build(tmp_path)
     with serving(tmp_path) as url, open_page() as page:
         page.goto(url)
         page.locator("#film .pl-blocks").wait_for()
-        assert page.locator("#try").count() == is_built
         assert not any("/lite/" in asked for asked in page.asked)
-        if is_built:
-            page.locator("#try summary").click()
-            page.frame_locator("#try iframe").get_by_text("the console").wait_for()
-            (asked,) = [unquote(asked) for asked in page.asked if "/lite/" in asked]
-            assert asked.endswith(build_front.FORK)
+        page.locator("#try summary").click()
+        page.frame_locator("#try iframe").get_by_text("the console").wait_for()
+        (asked,) = [unquote(asked) for asked in page.asked if "/lite/" in asked]
+        assert asked.endswith(build_front.FORK)
 
 
 def test_the_console_s_code_forks_a_story():
@@ -123,12 +109,8 @@ def test_the_console_s_code_forks_a_story():
     names: dict[str, Any] = {}
     exec(build_front.FORK.removeprefix(build_front.INSTALL), names)
     widget = names["widget"]
-    stories = [widget.tables[name] for name in ("s0", "s1")]
-    assert [story.block_ids for story in stories] == [[0, 1, 2], [0, 1, 2]]
-    assert [story.num_tokens for story in stories] == [10, 10]
     widget.do("append", "s1", 1)
-    assert stories[0].block_ids == [0, 1, 2]
-    assert stories[1].block_ids == [0, 1, 3]
+    assert [widget.tables[name].block_ids for name in ("s0", "s1")] == [[0, 1, 2], [0, 1, 3]]
 
 
 @pytest.fixture(scope="module")
@@ -136,26 +118,14 @@ def original():
     return json.loads((ROOT / "data" / "recordings" / "three_answers.json").read_text(encoding="utf-8"))
 
 
-def test_the_recording_ends_full_and_has_plain_names(original):
-    shown = build_front.for_visitors(original)["recorded"]
-    replay = Replay(shown)
-    last = replay.seek(len(shown["steps"]) - 1)
-    assert sum(count > 0 for count in last.counts) == original["num_blocks"]
-    assert list(last.sequences) == ["chat 1", "chat 2", "chat 3"]
-    for name, sequence in last.sequences.items():
-        before = Replay(original).seek(len(shown["steps"]) - 1).sequences[f"r{int(name[-1]) - 1}"]
-        assert sequence.blocks == before.blocks
-        assert len(sequence.words) == len(before.words), "each piece keeps its slot"
-        assert "system" not in "".join(sequence.words)
-        assert "assistant" not in "".join(sequence.words)
-
-
-def test_every_answer_of_the_film_ends_with_a_sentence(original):
+def test_the_film_ends_full_with_plain_names_and_whole_sentences(original):
     film = build_front.for_visitors(original)["recorded"]
-    last = Replay(film).seek(len(film["steps"]) - 1)
-    for sequence in last.sequences.values():
-        assert "".join(sequence.words).endswith(".")
-        assert sequence.state == "stop"
+    last, before = (Replay(each).seek(len(film["steps"]) - 1) for each in (film, original))
+    assert all(count > 0 for count in last.counts)
+    assert list(last.sequences) == ["chat 1", "chat 2", "chat 3"]
+    for shown, recorded in zip(last.sequences.values(), before.sequences.values(), strict=True):
+        assert (shown.blocks, len(shown.words)) == (recorded.blocks, len(recorded.words)), "each piece keeps its slot"
+        assert re.fullmatch(r"(?s)(?!.*(system|assistant)).*\.", "".join(shown.words))
 
 
 def test_captions_say_what_the_recording_has(original):
@@ -175,41 +145,3 @@ def test_captions_say_what_the_recording_has(original):
                 assert all(str(block) in captions[str(step)] for block in taken)
         before = now
     assert captions.keys() == captioned
-    assert captions[str(last)].startswith("All 3 answers are complete. 8 blocks were enough")
-
-
-@in_browser
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (390, 844)])
-def test_the_films_squares_and_words_are_on_a_phones_first_screen(address, width, height):
-    with open_page(viewport={"width": width, "height": height}) as page:
-        page.goto(address)
-        page.locator("#film .pl-block").first.wait_for()
-        page.wait_for_function("() => Number(document.querySelector('.ps-root').dataset.at) > 0")
-        squares, words = (page.locator(f"#film {part}").first.bounding_box() for part in (".pl-blocks", ".ps-words"))
-        assert squares["y"] + squares["height"] < height
-        assert words["y"] + words["height"] < height
-        assert page.locator("#start").bounding_box()["y"] < squares["y"]
-
-
-@in_browser
-@pytest.mark.parametrize("width", [390, 1440])
-def test_no_step_of_the_film_moves_what_is_below(address, width):
-    with open_page(viewport={"width": width, "height": 844}) as page:
-        page.goto(address)
-        page.locator("#film .pl-block").first.wait_for()
-        assert page.locator(".ps-root").get_attribute("data-at") != "0", "nothing would be seen"
-        heights = set()
-        for step in range(25):
-            page.locator(".pl-scrubber").fill(str(step))
-            page.wait_for_function("(step) => document.querySelector('.ps-root').dataset.at === String(step)", arg=step)
-            heights.add(page.locator("#film").evaluate("stage => stage.offsetHeight"))
-        assert len(heights) == 1
-
-
-def test_a_links_label_begins_with_its_text(page_folder):
-    page = (page_folder / "index.html").read_text(encoding="utf-8")
-    links = re.findall(r'<a [^>]*aria-label="([^"]*)">([^<]*)</a>', page)
-    assert all(label.startswith(text) for label, text in links)
-    titles = re.findall(r'<h3><a [^>]*href="notebooks/([^"]*)\.html">(\d\d) · [^<]+</a></h3>', page)
-    assert [stem[:2] for stem, _ in titles] == [number for _, number in titles]
-    assert len(titles) == 16

@@ -40,10 +40,8 @@ def test_a_cell_that_needs_torch_and_those_that_build_on_it_become_text_with_wha
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        ("[02](02_block_pool.ipynb)", "[02](02_block_pool.ipynb)"),
         ("[02](02_block_pool.ipynb#slots)", "[02](02_block_pool.ipynb#slots)"),
         ("[Qwen](08_qwen.ipynb)", "Qwen"),
-        ("[install](../docs/install.md)", "install"),
         ("[paper](https://arxiv.org/abs/2309.06180)", "[paper](https://arxiv.org/abs/2309.06180)"),
         ("![a picture](attachment:0.png)", "![a picture](attachment:0.png)"),
     ],

@@ -4,7 +4,6 @@
 """
 
 import ast
-import copy
 import importlib
 import re
 
@@ -14,9 +13,8 @@ from pagedlab_lessons.show import show_source
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
 from build_front import MAP_ROW, TAKES
-from notebook_sources import refresh
 from support.paths import NOTEBOOKS, ROOT, each_notebook
-from time_notebooks import code_of, without_comments
+from time_notebooks import code_of
 
 BY_NUMBER = {path.name[:2]: path for path in NOTEBOOKS}
 LOADED = re.compile(r"^model: (\S+) on (\S+) in (\S+)", re.MULTILINE)
@@ -26,7 +24,6 @@ CARD = {
     "10": r"^this machine: NVIDIA ",
 }
 MOVES = re.compile(r"\b(type|move|choose|switch|drag|set)\b", re.IGNORECASE)  # what a reader does with a control
-FOLDED = 95  # letters of about 8 pixels; the line has 830
 SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
 
 
@@ -45,26 +42,14 @@ def test_a_real_qwen_speaks(number):
     assert any(re.search(r"qwen2\.5", name, re.IGNORECASE) for name, _, _ in loaded), f"loaded were {loaded}"
 
 
-def skip_where_10_ran_on_a_cpu(number):
-    """Skip the test of a GPU's outputs for 10, whose figures of a GPU are read from recorded results."""
-    if number == "10" and "gpu" not in nbformat.read(BY_NUMBER["10"], 4).metadata["pagedlab"]:
-        pytest.skip("10 was executed on a CPU: run `make notebooks-gpu` where a GPU is")
-
-
-def test_10_ran_its_benchmark_to_the_end():
-    assert not [text for text in outputs("10") if "The benchmark failed" in text]
-
-
 @pytest.mark.parametrize("number", CARD)
 def test_the_card_is_named(number):
-    skip_where_10_ran_on_a_cpu(number)
-    assert re.search(CARD[number], "\n".join(outputs(number)), re.MULTILINE), "run `make notebooks-gpu` where a GPU is"
-
-
-def test_10_ran_real_weights_in_bfloat16():
-    skip_where_10_ran_on_a_cpu("10")
-    loaded = LOADED.findall("\n".join(outputs("10")))
-    assert any("tiny" not in name and where.startswith("cuda") and kind == "bfloat16" for name, where, kind in loaded)
+    """10 may have been executed on a CPU: its figures of a GPU are read from recorded results."""
+    printed = "\n".join(outputs(number))
+    assert "The benchmark failed" not in printed
+    if number == "10" and "gpu" not in nbformat.read(BY_NUMBER["10"], 4).metadata["pagedlab"]:
+        pytest.skip("10 was executed on a CPU: run `make notebooks-gpu` where a GPU is")
+    assert re.search(CARD[number], printed, re.MULTILINE), "run `make notebooks-gpu` where a GPU is"
 
 
 @pytest.mark.parametrize("number", BY_NUMBER)
@@ -112,31 +97,6 @@ def test_the_source_that_is_shown_is_the_source_that_there_is(number):
             assert source.rstrip("\n") == present, f"{path}.py: {name} was changed after notebook {number} was run"
 
 
-def test_a_stale_source_is_renewed_and_nothing_else():
-    notebook = nbformat.read(BY_NUMBER["09"], 4)
-    refresh(notebook)
-    current = copy.deepcopy(notebook)
-    cell = next(cell for cell in notebook.cells if cell.source == "show_source(Scheduler.schedule)")
-    cell.outputs[0].data["text/plain"] = "# pagedlab/scheduler.py: Scheduler.schedule\ndef schedule(self): ..."
-    assert refresh(notebook) == 1
-    assert notebook == current
-    assert refresh(notebook) == 0
-
-
-def test_a_source_that_is_not_imported_is_named():
-    notebook = nbformat.read(BY_NUMBER["09"], 4)
-    cell = next(cell for cell in notebook.cells if cell.source == "show_source(Scheduler.schedule)")
-    cell.source = "show_source(Elsewhere.schedule)"
-    with pytest.raises(ValueError, match="Elsewhere is not imported from pagedlab"):
-        refresh(notebook)
-
-
-def test_comments_do_not_make_a_cell_another():
-    assert without_comments("x = 1  # one\n\n# two\ny = 2") == without_comments("x = 1\ny = 2")
-    assert without_comments("x = 1") != without_comments("x = 2")
-    assert without_comments("%time x = 1") == "%time x = 1"
-
-
 @pytest.mark.parametrize("number", BY_NUMBER)
 def test_a_cell_that_draws_a_figure_shows_it(number):
     for cell in nbformat.read(BY_NUMBER[number], 4).cells:
@@ -156,14 +116,6 @@ def test_a_caption_asks_for_no_control_that_a_page_without_a_kernel_has_fixed(pa
                 values = unpacked(stored)
                 has_fixed = any(control["fixed"] for control in values["controls"])
                 assert not (has_fixed and MOVES.search(values["caption"])), f"{cell.id}: {values['caption']}"
-
-
-@each_notebook
-def test_the_line_of_a_folded_cell_fits_into_a_window_of_1000_pixels(path):
-    """JupyterLab shows its first line and does not wrap it: a longer one makes the whole notebook scroll sideways."""
-    cells = nbformat.read(path, 4).cells
-    folded = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
-    assert [cell.id for cell in folded if len(cell.source.splitlines()[0]) > FOLDED] == []
 
 
 @each_notebook

@@ -1,4 +1,4 @@
-"""docs/teaching.md names sections and exercises that the notebooks have."""
+"""docs/teaching.md names sections that the notebooks have."""
 
 import re
 
@@ -11,8 +11,6 @@ PAGE = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"\b\d\d\b")  # of a notebook; minutes are written alike, and are no notebook's number or too large
 NAMED = re.compile(r"(?<!\*)\*([^*\n]+)\*(?!\*)")  # *a section*
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-EXERCISE = re.compile(r"^(?:Exercise|Puzzle) (\d+)", re.IGNORECASE)
-ASKED = re.compile(r"(\d\d): (?:puzzles )?(\d to \d|[\d, and]*\d)")  # "02: 1, 2 and 4"
 
 
 def headings(path):
@@ -35,18 +33,3 @@ def test_a_section_that_is_named_is_there(name, numbers):
     """By its whole name, or by what comes before its comma or colon."""
     sections = [section for number in numbers for section in SECTIONS[number]]
     assert name in {part for section in sections for part in (section, re.split("[,:]", section)[0])}
-
-
-def test_the_course_has_every_exercise_once():
-    rows = [line for line in PAGE.splitlines() if re.match(r"\| \d · ", line)]
-    assert rows
-    named = {}
-    for number, written in ASKED.findall("; ".join(rows)):
-        digits = [int(digit) for digit in re.findall(r"\d", written)]
-        named.setdefault(number, []).extend(range(digits[0], digits[1] + 1) if " to " in written else digits)
-    there = {
-        number: [int(found[1]) for found in map(EXERCISE.match, names) if found] for number, names in SECTIONS.items()
-    }
-    assert {number: sorted(exercises) for number, exercises in named.items()} == {
-        number: exercises for number, exercises in there.items() if exercises
-    }

@@ -2,14 +2,12 @@
 
 import re
 
-import nbformat
 import pytest
 from pagedlab_lessons.checks import check
 
 import pagedlab.model
 
 pytest.importorskip("anywidget", reason="the widgets need pip install 'pagedlab[notebooks]'")
-import time_notebooks
 from support.exercises import run_cell
 from support.paths import ROOT
 
@@ -52,21 +50,6 @@ def test_the_folded_solution_passes_and_the_expected_mistakes_fail(names):
         result = check.empty_slots(names[mistake])
         assert result.status == "failed"
         assert "The blocks have 1 x 4 = 4 slots; filled: " in result.message
-
-
-def test_the_right_answer_is_in_a_file_beside_the_notebook(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (written,) = (cell for cell in cells() if "@compared(" in cell)
-    (tmp_path / "my_checks.py").write_text(
-        f"from pagedlab_lessons.checks import compared\n\n\n{written}", encoding="utf-8"
-    )
-    sources = (cells()[0], "import my_checks", "check.empty_slots(my_checks.empty_slots)")
-    lesson = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbformat.write(lesson, tmp_path / "my_lesson.ipynb")
-    _, error = time_notebooks.measure(tmp_path / "my_lesson.ipynb", tmp_path / "done")
-    assert error == ""
-    done = nbformat.read(tmp_path / "done" / "my_lesson.ipynb", as_version=4)
-    assert "passed · empty_slots" in done.cells[-1].outputs[0]["data"]["text/plain"]
 
 
 def test_the_stage_recorded_both_answers(names):

@@ -1,22 +1,19 @@
-"""benchmarks/: each says how it is called, those without a GPU run in small, and results have one form and reader."""
+"""benchmarks/: each that needs no GPU runs in small, and writes a result that the reader prints."""
 
-import ast
 import json
 import runpy
 import sys
-from contextlib import suppress
-from importlib.util import find_spec
 
 import pytest
 
-import common
+import peer_workloads
+from pagedlab.attention import paged_attention
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-PARTS = ("peer_engines", "peer_workloads", "attention_methods")  # other benchmarks import them
-NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in PARTS)
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
+    "peers": "--model data/tiny-qwen2 --engines pagedlab --workloads one --rounds 1 --vocabulary 2000 --rates 32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4",
     "speculative": "--tokens 6 --k 2 --prompts story",
@@ -30,24 +27,9 @@ def run(name, *options, monkeypatch):
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_says_how_it_is_called(name):
-    usage = ast.get_docstring(ast.parse((BENCHMARKS / f"{name}.py").read_text())) or ""
-    assert f"benchmarks/{name}.py" in usage
-    assert name == "common" or "--json" in usage
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(SMALL)))
-def test_those_that_need_a_gpu_or_a_site_print_their_help(name, monkeypatch, capsys):
-    if name == "attention" and not find_spec("triton"):
-        pytest.skip("it measures Triton kernels")
-    with suppress(SystemExit):  # by argparse
-        run(name, "--help", monkeypatch=monkeypatch)
-    assert f"benchmarks/{name}.py" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
     path = tmp_path / "result.json"
     run(name, *SMALL[name].split(), "--json", str(path), monkeypatch=monkeypatch)
     result = json.loads(path.read_text())
@@ -62,21 +44,18 @@ def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monk
     assert all(workload in shown for workload in result["rounds"])
 
 
-def test_the_reader_prints_the_median_and_the_range():
-    entries = [{"figure": figure} for figure in (300.0, 100.0, 200.0)]
-    assert common.spread("ours", entries) == "ours 200 (100 to 300)"
-    assert common.spread("ours", entries[:1]) == "ours 300"
-    assert common.spread("ours", [{"error": "out of memory"}]) == "ours failed"
+@pytest.mark.parametrize("name", peer_workloads.WORKLOADS)
+def test_a_workload_depends_on_its_seed_alone(name):
+    make = peer_workloads.WORKLOADS[name]
+    assert make(5) == make(5) != make(6)
 
 
-def test_results_of_different_machines_are_not_compared(tmp_path):
-    paths = []
-    for name in ("h100_peers_8b_small_cache", "h100_arrivals_qwen2.5-0.5b"):
-        result = json.loads((ROOT / "data/results" / f"{name}.json").read_text())
-        paths.append(tmp_path / f"{name}.json")
-        paths[-1].write_text(json.dumps(result))
-    common.show(paths)
-    result["machine"]["host"] = "another"
-    paths[-1].write_text(json.dumps(result))
-    with pytest.raises(SystemExit, match="different machines"):
-        common.show(paths)
+def test_the_reference_is_attention_over_shuffled_pages():
+    pytest.importorskip("triton")
+    from attention_methods import METHODS, Case, Inputs, reference
+
+    inputs = Inputs(Case("decode", "qwen2.5-0.5b", (48, 48, 48), (1, 1, 1)), seed=3, rotate_bytes=0, device="cpu")
+    exact = reference(inputs)
+    (gathered,) = METHODS["gather + SDPA"](inputs)
+    for out in (paged_attention(*inputs.paged(0), backend="concat"), gathered()):
+        assert (out.double() - exact).norm() < 0.01 * exact.norm()

@@ -1,11 +1,10 @@
 """No part of the house has more code than pyproject.toml allows it, and no code is outside of every part."""
 
-import json
 import subprocess
 
 import pytest
 
-from measure_code import SUFFIXES, budgets, files_of, size_of_notebook, size_of_python, size_of_script
+from measure_code import SUFFIXES, budgets, files_of, size_of_python, size_of_script
 from support.paths import ROOT
 
 BUDGETS = budgets()
@@ -47,11 +46,3 @@ def test_comments_docstrings_and_line_breaks_are_not_counted():
     assert packed.tokens == spread.tokens == 11
     assert (packed.lines, spread.lines) == (1, 5)
     assert size_of_script("let a = 'b c'; // why\n/* long */ f(a)\n").tokens == 9
-
-
-def test_of_a_notebook_the_code_is_counted():
-    cells = [
-        {"cell_type": "code", "source": ["%pip install x\n", "a = 1"]},
-        {"cell_type": "markdown", "source": ["b = 2"]},
-    ]
-    assert size_of_notebook(json.dumps({"cells": cells})).tokens == 3

@@ -29,24 +29,20 @@ def close(a, b):
 
 def test_a_chat_in_openais_shape_streamed_and_whole(client, tiny, seed):
     asked = {"max_tokens": 12, "n": 2, "seed": seed}
-    (expected,) = LLM(tiny, num_blocks=64, verbose=False).generate(
-        [CHAT], SamplingParams(**asked, temperature=1.0, logprobs=3)
-    )
+    params = SamplingParams(**asked, temperature=1.0, logprobs=3)
+    (expected,) = LLM(tiny, num_blocks=64, verbose=False).generate([CHAT], params)
     whole = chat(client, **asked, logprobs=True, top_logprobs=3)
     streamed = [[], []]
     for event in chat(client, **asked, logprobs=True, top_logprobs=3, stream=True):
         for part in event.choices:
             streamed[part.index] += part.logprobs.content
     for choice, later, output in zip(whole.choices, streamed, expected.outputs, strict=True):
-        content = choice.logprobs.content
-        assert [one.token for one in later] == [one.token for one in content]
-        for one, said in zip(content, output.logprobs, strict=True):
-            assert one.token == Spelling(tiny.tokenizer).text(said.token_id)
-            assert close(
-                [one.logprob, *(top.logprob for top in one.top_logprobs)], [said.logprob, *dict(said.top).values()]
-            )
-        assert close([one.logprob for one in later], [one.logprob for one in content])
-        spelled = b"".join(bytes(one.bytes) for one in content).removesuffix(b"<|im_end|>")
+        for one, again, said in zip(choice.logprobs.content, later, output.logprobs, strict=True):
+            assert one.token == again.token == Spelling(tiny.tokenizer).text(said.token_id)
+            found = [one.logprob, *(top.logprob for top in one.top_logprobs)]
+            assert close(found, [said.logprob, *dict(said.top).values()])
+            assert close(again.logprob, one.logprob)
+        spelled = b"".join(bytes(one.bytes) for one in later).removesuffix(b"<|im_end|>")
         assert spelled.decode(errors="replace") == choice.message.content
     assert [choice.logprobs for choice in chat(client, **asked).choices] == [None, None]
 
@@ -55,25 +51,26 @@ def test_a_chat_in_openais_shape_streamed_and_whole(client, tiny, seed):
 def test_a_completion_in_openais_shape_streamed_and_whole(client, echo, seed):
     asked = {"max_tokens": 9, "n": 2, "seed": seed, "logprobs": 2, "echo": echo}
     prompts = [STORY, "The"]
-    whole = ask(client, prompts, **asked).choices
     texts, streamed = [""] * 4, [{}, {}, {}, {}]
     for event in ask(client, prompts, **asked, stream=True):
         for part in event.choices:
             texts[part.index] += part.text
             for name, column in part.logprobs.model_dump().items():
                 streamed[part.index].setdefault(name, []).extend(column)
-    for choice, text, columns in zip(whole, texts, streamed, strict=True):
+    for choice, text, columns in zip(ask(client, prompts, **asked).choices, texts, streamed, strict=True):
         shape = choice.logprobs.model_dump()
         assert choice.text == text
         assert text.startswith(prompts[choice.index // 2]) == echo
-        assert [shape[name] for name in ("tokens", "text_offset")] == [columns["tokens"], columns["text_offset"]]
-        assert close(shape["token_logprobs"][echo:], columns["token_logprobs"][echo:])
-        assert (shape["token_logprobs"][0] is None) == (shape["top_logprobs"][0] is None) == echo
-        rows = list(zip(shape["tokens"], shape["token_logprobs"], shape["top_logprobs"], strict=True))
-        assert len(rows) == len(shape["text_offset"])
-        for token, logprob, top in rows[echo:]:
-            assert top[token] == logprob
-            assert 2 <= len(top) <= 3
+        rows = zip(shape["tokens"], shape["text_offset"], shape["token_logprobs"], shape["top_logprobs"], strict=True)
+        later = zip(columns["tokens"], columns["text_offset"], columns["token_logprobs"], strict=True)
+        for i, ((token, offset, logprob, top), again) in enumerate(zip(rows, later, strict=True)):
+            assert (token, offset) == again[:2]
+            if echo and i == 0:
+                assert logprob is top is again[2] is None
+            else:
+                assert close(again[2], logprob)
+                assert top[token] == logprob
+                assert 2 <= len(top) <= 3
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
@@ -90,6 +87,7 @@ def test_a_harness_scores_as_transformers_does(server, tiny, is_cached):
     assert answer["usage"]["completion_tokens"] == len(pairs)
     for (context, ending), choice in zip(pairs, answer["choices"], strict=True):
         end = len(context) + len(ending)
+        assert choice["text"].startswith(tiny.decode(context + ending))
         said, top = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
         assert len(said) == end + 1
         rows = torch.log_softmax(plain_logits(tiny, context + ending), dim=1)[len(context) - 1 : -1]
@@ -110,19 +108,14 @@ def test_tokens_are_spelled_as_bytes(tiny):
     assert [spell(token_id) for token_id in (1, len(tokenizer))] == [b"<s>", b""], "the second is none"
 
 
-def with_two_tokens_of_one_text():
-    tokenizer = sentencepiece()
-    tokenizer.add_tokens([" the", "🙂"])
-    return tokenizer
-
-
-@pytest.mark.parametrize("make", [sentencepiece, with_two_tokens_of_one_text, None])
-def test_no_two_tokens_have_one_name(make, tiny):
-    tokenizer = make() if make else tiny.tokenizer
-    spell = Spelling(tokenizer)
-    padded = len(tokenizer) + 10  # a model may have more rows than its tokenizer has tokens
-    assert len({spell.text(token_id) for token_id in range(padded)}) == padded
-    assert spell.text(tokenizer.convert_tokens_to_ids("t")) == "t", "the byte of the letter has another name"
+def test_no_two_tokens_have_one_name(tiny):
+    twins = sentencepiece()
+    twins.add_tokens([" the", "🙂"])
+    for tokenizer in (twins, tiny.tokenizer):
+        spell = Spelling(tokenizer)
+        padded = len(tokenizer) + 10  # a model may have more rows than its tokenizer has tokens
+        assert len({spell.text(token_id) for token_id in range(padded)}) == padded
+        assert spell.text(tokenizer.convert_tokens_to_ids("t")) == "t", "the byte of the letter has another name"
 
 
 @pytest.mark.parametrize("text", ["The 😀 old mill", "日本 old", "Two<|im_end|>\n<|im_start|>three"])
@@ -142,9 +135,3 @@ def test_no_infinity(tiny):
     shape = of_completion(spell, Places(spell), [(5, said)])
     assert shape["token_logprobs"] == [LEAST]
     assert list(shape["top_logprobs"][0].values()) == [-0.5, LEAST, LEAST]
-
-
-def test_an_echo_of_token_ids_is_their_text(client, tiny):
-    (choice,) = ask(client, tiny.encode(STORY), echo=True, max_tokens=4).choices
-    assert choice.text.startswith(STORY)
-    assert len(choice.text) > len(STORY)

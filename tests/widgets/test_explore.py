@@ -1,12 +1,15 @@
 """The drawing with controls: what moves it, and what it leaves in a stored notebook."""
 
 import base64
+import html
 import io
 import random
 import xml.etree.ElementTree as ET
+from itertools import product
 
 import pytest
-from pagedlab_lessons.drawing import Drawing, label, narrow_svg, svg
+from pagedlab_lessons.drawing import label, svg
+from pagedlab_lessons.plots import figure
 from pagedlab_lessons.widgets import explore
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 from PIL import Image
@@ -14,16 +17,6 @@ from PIL import Image
 
 def squares(size, text, dark):
     return f'<svg viewBox="0 0 90 20"><text fill="var(--ink)" x="{size}">{text}</text></svg>' + "<br>" * dark
-
-
-def test_a_drawing_may_have_a_variant_for_a_narrow_page():
-    wide = svg(100, 20, [label(0, 9, "wide")])
-    narrow = narrow_svg(20, [label(0, 9, "narrow")], "A headline.", "red")
-    shown = explore(lambda: Drawing(wide, narrow))
-    assert shown.drawn["html"] == wide + narrow
-    assert narrow.startswith('<svg class="px-narrow" color="red" viewBox="-2 0 304 20"')
-    assert "narrow" not in shown.still()[0]["image/svg+xml"], "a notebook stores the wide one as its picture"
-    assert repr(shown) == "wide."
 
 
 def ask(shown, number, **at):
@@ -39,11 +32,8 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
         return squares(size, text, dark)
 
     shown = explore(draw, "Move it.", size=(range(1000, 4000, 1000), 2000), text="a", dark=False)
-    assert [(control["kind"], control["options"]) for control in shown.controls] == [
-        ("slider", [1000, 2000, 3000]),
-        ("text", []),
-        ("switch", []),
-    ]
+    assert [control["kind"] for control in shown.controls] == ["slider", "text", "switch"]
+    assert shown.controls[0]["options"] == [1000, 2000, 3000]
     ask(shown, 1, size=2)
     ask(shown, 2, text="a b")
     shown.set(size=1000, dark=True)
@@ -51,12 +41,8 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
     assert shown.values == {"size": 1000, "text": "a b", "dark": True}
     assert shown.drawn["number"] == shown.asked["number"] == 3
     assert ">a b<" in shown.drawn["html"]
-    for wrong, message in [
-        ({"size": 5}, "size must be one of its options 1,000, 2,000, 3,000, got 5"),
-        ({"sise": 1000}, "control must be one of 'size', 'text', 'dark', got 'sise'"),
-        ({"text": True}, "text is a text and stays one: give .*, got True"),
-    ]:
-        with pytest.raises(ValueError, match=message):
+    for wrong in ({"size": 5}, {"sise": 1000}, {"text": True}):
+        with pytest.raises(ValueError, match=r"must be one of|is a text"):
             shown.set(**wrong)
     assert shown.asked["number"] == 3
 
@@ -64,12 +50,8 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            [1, 2, 3],
-            r"x must be \(options, first\) for a slider, a str for a text box or a bool for a switch, got \[1, 2, 3\]",
-        ),
-        (5, r"x must be \(options, first\) .*, got 5"),
-        ((1, 2), r"x must be \(options, first\) .*, got \(1, 2\)"),
+        ([1, 2, 3], r"x must be \(options, first\) for a slider"),
+        ((1, 2), r"x must be \(options, first\)"),
         (([1, 2, 3], 9), "x must be one of its options 1, 2, 3, got 9"),
         (([], 9), "x needs an option at least"),
     ],
@@ -79,28 +61,20 @@ def test_a_control_that_makes_no_sense_is_refused(given, message):
         explore(lambda x: "<p></p>", x=given)
 
 
-@pytest.mark.parametrize("drawn", [None, 5])
-def test_what_is_no_drawing_is_refused(drawn):
-    with pytest.raises(
-        TypeError, match=f"^draw must return a matplotlib figure, or SVG or HTML as a str, got {drawn}$"
-    ):
-        explore(lambda: drawn)
-
-
-def test_a_caption_is_text():
-    with pytest.raises(TypeError, match=r"caption must be a str, the line below the drawing; .* another name"):
+def test_what_is_no_drawing_or_caption_is_refused():
+    with pytest.raises(TypeError, match=r"^draw must return a matplotlib figure, or SVG or HTML as a str, got 5$"):
+        explore(lambda: 5)
+    with pytest.raises(TypeError, match="caption must be a str"):
         explore(lambda caption: "<p></p>", caption=([1, 2], 1))
 
 
 def test_controls_get_new_options_but_no_other_kind():
     shown = explore(lambda x: f"<p>{x}</p>", x=([1, 2], 1))
     shown.offer(x=([3, 4], 4))
+    for wrong in ({"x": "a"}, {"y": ([1], 1)}):
+        with pytest.raises(ValueError, match=r"stays one|must be one of"):
+            shown.offer(**wrong)
     assert (shown.values, shown.drawn["html"]) == ({"x": 4}, "<p>4</p>")
-    with pytest.raises(ValueError, match=r"x is a slider and stays one: give .* got 'a'"):
-        shown.offer(x="a")
-    with pytest.raises(ValueError, match="control must be one of"):
-        shown.offer(y=([1], 1))
-    assert shown.values == {"x": 4}
 
 
 def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer():
@@ -112,15 +86,14 @@ def test_a_drawing_that_fails_says_so_and_the_page_gets_its_answer():
     }
 
 
+def plot(width):
+    shown, ax = figure(width, 1)
+    ax.set_title("a title")
+    return shown
+
+
 def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_the_pixels():
-    def draw(width):
-        from pagedlab_lessons.plots import figure
-
-        shown, ax = figure(width, 1)
-        ax.set_title("a title")
-        return shown
-
-    shown = explore(draw, width=([1, 2], 2))
+    shown = explore(plot, width=([1, 2], 2))
     assert shown.drawn["html"].startswith("<svg")
     assert "var(--soft)" in shown.drawn["html"]
     data, metadata = shown._repr_mimebundle_()
@@ -128,33 +101,31 @@ def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_
     assert stored.size == (384, 192)
     assert stored.convert("RGBA").getpixel((0, 0))[3] == 0, "the page's own ground is seen"
     assert metadata["image/png"] == {"width": 192, "height": 96, "alt": "Figure. a title. A drawing, for width = 2"}
-    assert data["text/plain"].endswith("for width = 2")
-    assert "application/vnd.jupyter.widget-view+json" in data
+    assert shown.opening() == explore(plot, width=([1, 2], 2)).opening()
 
 
 def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card():
     data, _ = explore(squares, size=([1], 1), text="x", dark=False)._repr_mimebundle_()
     root = ET.fromstring(data["image/svg+xml"])  # noqa: S314
     assert [child.tag.split("}")[1] for child in root] == ["rect", "text"]
-    assert "var(" not in data["image/svg+xml"]
-    assert (root.get("width"), root.get("height"), root.get("viewBox")) == ("114.0", "44.0", "-12.0 -12.0 114.0 44.0")
-    assert data["text/html"].startswith('<img alt="x. For size = 1')
-    data, _ = explore(lambda: '<p style="color: var(--accent)">p</p>')._repr_mimebundle_()
-    assert "image/svg+xml" not in data
+    assert root.get("viewBox") == "-12.0 -12.0 114.0 44.0"
+    data |= explore(lambda: '<p style="color: var(--accent)">p</p>')._repr_mimebundle_()[0]
     assert "#1976d2" in data["text/html"]
+    assert "var(" not in data["image/svg+xml"] + data["text/html"]
 
 
-def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption():
-    empty = "<svg viewBox='0 0 9 9'></svg>"
-    assert repr(explore(lambda: empty)) == "A drawing"
-    assert repr(explore(lambda n: empty, n=(range(3), 1))) == "A drawing, for n = 1"
-    assert repr(explore(lambda: empty, "Words of two prompts.")) == "Words of two prompts."
-    named = svg(9, 9, [label(0, 9, "2 blocks < 3")])
-    assert repr(explore(lambda n: named, "Blocks.", n=(range(3), 1))) == "2 blocks < 3. Blocks. For n = 1"
-    assert (
-        'alt="2 blocks &lt; 3. Blocks. For n = 1"'
-        in explore(lambda n: named, "Blocks.", n=(range(3), 1)).still()[0]["text/html"]
-    )
+@pytest.mark.parametrize(
+    ("words", "caption", "said"),
+    [
+        ([], "", "A drawing, for n = 1"),
+        ([], "Words.", "Words. For n = 1"),
+        ([label(0, 9, "2 blocks < 3")], "Blocks.", "2 blocks < 3. Blocks. For n = 1"),
+    ],
+)
+def test_a_drawing_is_called_by_what_it_says_first_and_by_its_caption(words, caption, said):
+    shown = explore(lambda n: svg(9, 9, words), caption, n=(range(3), 1))
+    assert repr(shown) == said
+    assert f'alt="{html.escape(said)}"' in shown.still()[0]["text/html"]
 
 
 # Openings: what a page without a kernel plays ------------------------------------------------------------------
@@ -181,47 +152,49 @@ def test_an_opening_has_a_drawing_for_each_setting_that_is_no_text():
     assert len(values["parts"]) == len(set(values["parts"])), "no part is written twice"
 
 
-def test_of_too_many_settings_the_shortest_controls_do_not_move():
-    shown = explore(lambda a, b: f"<p>{a} of {b}</p>", a=(range(100), 7), b=([*range(4)], 2))
-    values, drawings = frames_of(shown)
-    assert drawings == [f"<p>{a} of 2</p>" for a in range(100)]
-    assert [control["fixed"] for control in values["controls"]] == [False, True]
-    shown = explore(lambda a, b, c: f"<p>{a} {b} {c}</p>", a=(range(7), 0), b=(range(4), 0), c=(range(13), 0))
-    values, drawings = frames_of(shown)
-    assert drawings == [f"<p>{a} 0 {c}</p>" for a in range(7) for c in range(13)]
-    assert [control["fixed"] for control in values["controls"]] == [False, True, False]
+@pytest.mark.parametrize(("lengths", "fixed"), [((100, 4), [False, True]), ((7, 4, 13), [False, True, False])])
+def test_of_too_many_settings_the_shortest_controls_do_not_move(lengths, fixed):
+    controls = {name: (range(length), 2) for name, length in zip("abc", lengths, strict=False)}
+    values, drawings = frames_of(explore(lambda **at: f"<p>{at}</p>", **controls))
+    moved = [[2] if is_fixed else range(length) for length, is_fixed in zip(lengths, fixed, strict=True)]
+    assert drawings == [f"<p>{dict(zip('abc', at, strict=False))}</p>" for at in product(*moved)]
+    assert [control["fixed"] for control in values["controls"]] == fixed
+
+
+RANDOM = random.Random(0)
+NOISE = [f"<p>{RANDOM.randbytes(10_000).hex()}</p>" for _ in range(30)]
 
 
 def test_of_drawings_that_are_too_large_together_the_last_control_does_not_move():
-    rng = random.Random(0)
-    noise = {(a, b): f"<p>{rng.randbytes(10_000).hex()}</p>" for a in range(6) for b in (False, True)}
     asked = []
 
     def draw(a, b):
-        asked.append((a, b))
-        return noise[a, b]
+        asked.append(2 * a + b)
+        return NOISE[2 * a + b]
 
     values, drawings = frames_of(explore(draw, a=(range(6), 0), b=True))
-    assert drawings == [noise[a, True] for a in range(6)]
+    assert drawings == NOISE[1:12:2]
     assert [control["fixed"] for control in values["controls"]] == [False, True]
-    assert sorted(asked) == sorted(noise), "no drawing is made twice"
+    assert sorted(asked) == [*range(12)], "no drawing is made twice"
+
+
+@pytest.mark.parametrize(
+    ("draw", "controls", "has_one"),
+    [
+        (lambda: "<p>a</p>", {}, False),  # nothing moves, and nothing can be pointed at
+        (lambda: '<p data-say="b">a</p>', {}, True),
+        (lambda n: f"<p>{'a' * 150_000}</p>", {"n": ([1, 2], 1)}, False),  # it would make a notebook large
+        (lambda n: NOISE[n], {"n": (range(30), 1)}, False),
+    ],
+)
+def test_which_drawing_has_an_opening(draw, controls, has_one):
+    assert (explore(draw, **controls).opening() is not None) == has_one
 
 
 def test_an_opening_says_where_a_drawing_fails():
-    _, drawings = frames_of(explore(lambda n: f"<p>{6 // n}</p>", n=([0, 1], 1)))
-    assert drawings == ['<p class="pl-alert">ZeroDivisionError: integer division or modulo by zero</p>', "<p>6</p>"]
-
-
-def test_what_cannot_be_moved_or_pointed_at_has_no_opening():
-    assert explore(lambda: "<p>a</p>").opening() is None
-    assert explore(lambda: '<p data-say="b">a</p>').opening() is not None
-
-
-def test_drawings_that_would_make_a_notebook_large_are_not_stored():
-    assert explore(lambda n: f"<p>{'a' * 150_000}</p>", n=([1, 2], 1)).opening() is None
-    rng = random.Random(0)
-    noise = [f"<p>{rng.randbytes(10_000).hex()}</p>" for _ in range(30)]
-    assert explore(lambda n: noise[n], n=(range(30), 1)).opening() is None
+    _, (failed, right) = frames_of(explore(lambda n: f"<p>{6 // n}</p>", n=([0, 1], 1)))
+    assert failed.startswith('<p class="pl-alert">ZeroDivisionError')
+    assert right == "<p>6</p>"
 
 
 def test_openings_are_stored_where_notebooks_are_executed_to_be_stored(monkeypatch):
@@ -231,14 +204,3 @@ def test_openings_are_stored_where_notebooks_are_executed_to_be_stored(monkeypat
     data, _ = shown._repr_mimebundle_()
     assert data[MEDIA_TYPE] == shown.opening()
     assert shown.values == {"n": 1}
-
-
-def test_the_same_figure_has_the_same_opening():
-    def draw(n):
-        from pagedlab_lessons.plots import figure
-
-        shown, ax = figure(2, 1)
-        ax.plot([0, n])
-        return shown
-
-    assert explore(draw, n=([1, 2], 1)).opening() == explore(draw, n=([1, 2], 1)).opening()

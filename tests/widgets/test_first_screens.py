@@ -75,14 +75,6 @@ def first_cell_run(lab, path, root, text, **options):
         assert page.problems == []
 
 
-def click_pool(page):
-    grid = page.locator(".pl-root:has(.pl-tables)").first
-    grid.locator('[data-sequence="s0"] .pl-name').click()
-    grid.locator('[data-op="free"]').click()
-    grid.locator('[data-stat="used"]', has_text="2").wait_for()
-    assert grid.locator("[data-sequence]").evaluate_all("rows => rows.map((row) => row.dataset.sequence)") == ["s1"]
-
-
 def click_challenge(page):
     goal = page.locator(".pl-goal:visible")
     root = goal.locator("xpath=..")
@@ -100,7 +92,6 @@ def click_timeline(page):
 
 # Widgets further down that are clicked: the cells that make them, and the clicks.
 CLICKS = {
-    "02_block_pool": (["widget"], click_pool),
     "03_copy_on_write": (["widget", "challenge"], click_challenge),
     "09_continuous_batching": (["09-04", "09-03", "09-22", "09-30", "09-31"], click_timeline),
 }

@@ -13,27 +13,22 @@ from support.paths import each_notebook
 @pytest.mark.parametrize(
     ("typed", "number"),
     [
-        *(("12", 12), ("12%", 12), ("12 %", 12), ("about 4.5 GiB", 4.5), ("-3", -3), ("1e3", 1000), ("~.5", 0.5)),
+        *(("12 %", 12), ("about 4.5 GiB", 4.5), ("-3", -3), ("1e3", 1000), ("~.5", 0.5)),
         *(("1,024", 1024), ("1,234,567", 1234567), ("1 000", 1000), ("12 500 tokens", 12500)),
-        *(("1,5", 1.5), ("0,5", 0.5), ("0,125", 0.125), ("1,234.5", 1234.5), ("4.", 4)),
-        *(("10k", 10_000), ("2x", 2), ("1/2", 0.5), ("100ms", 100), ("<3", 3), ("\N{MINUS SIGN}2", -2), ("10-20", 10)),
+        *(("1,5", 1.5), ("0,125", 0.125), ("1,234.5", 1234.5), ("4.", 4)),
+        *(("10k", 10_000), ("1/2", 0.5), ("<3", 3), ("\N{MINUS SIGN}2", -2), ("10-20", 10)),
+        *((no_number, None) for no_number in ("", "no idea", "nan", "inf", "%", "1e999", "H100")),
     ],
 )
 def test_a_number_is_found_in_what_people_type(typed, number):
     assert parse(typed) == number
 
 
-@pytest.mark.parametrize("typed", ["", "   ", "no idea", "nan", "inf", "%", "1e999", "H100"])
-def test_no_number_is_no_guess(typed):
-    assert parse(typed) is None
-
-
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        *((999.6, "1,000"), (99.96, "100"), (142.9, "143"), (6.0209, "6.02"), (0, "0"), (1e-5, "0.00001")),
-        *((0.00123, "0.00123"), (-1234.5, "-1,234"), (1e7, "10,000,000"), (-2, "-2"), (1.5, "1.5")),
-        (-0.000012345, "-0.0000123"),
+        *((999.6, "1,000"), (99.96, "100"), (6.0209, "6.02"), (0, "0"), (1e-5, "0.00001")),
+        *((-1234.5, "-1,234"), (1e7, "10,000,000"), (1.5, "1.5"), (-0.000012345, "-0.0000123")),
     ],
 )
 def test_numbers_are_written_without_an_exponent(number, said):
@@ -67,18 +62,15 @@ def test_answered_reveals_both_and_keeps_up_with_a_new_answer_wherever_it_is_typ
         assert asked.page == shown.page == ""
 
 
-@pytest.mark.parametrize(
-    ("typed", "truth", "places"), [("-2", 0, (100, 0)), ("-2", -4, (0, 50)), ("0", 0, (0, 0)), ("5", 2, (40, 100))]
-)
+@pytest.mark.parametrize(("typed", "truth", "places"), [("-2", -4, [0, 50]), ("0", 0, [0, 0]), ("5", 2, [40, 100])])
 def test_both_lie_on_one_scale_with_zero_on_it(typed, truth, places):
     asked = Guess("How many?")
     asked.typed = typed
-    assert [float(at) for at in re.findall(r"--at:([\d.]+)%", asked.reveal(truth).page)] == list(places)
+    assert [float(at) for at in re.findall(r"--at:([\d.]+)%", asked.reveal(truth).page)] == places
 
 
-def test_the_question_is_text_not_markup(capsys):
+def test_the_question_is_text_not_markup():
     asked = guess("Is 1 < 2 & <b>bold</b>?")
-    assert "Is 1 < 2" in capsys.readouterr().out, "outside a notebook the question is printed"
     for shown in (asked, asked.reveal(1)):
         assert "<b>bold" not in shown._repr_mimebundle_()[0]["text/html"]
 
@@ -107,27 +99,21 @@ def test_a_guess_outlives_a_second_run_of_its_cell_and_so_does_a_skip():
     assert "it is <b>3</b>" in guess("How many are skipped?").reveal(3).page
 
 
-def test_a_share_is_between_0_and_100_percent():
-    asked = Guess("What share of the slots is used?", "%")
-    shown = asked.reveal(80)
-    for refused in ("150", "-5 %"):
-        asked.typed = refused
-        assert asked.page == shown.page == "A share is between 0 and 100 %."
-        assert asked.value is None
-    asked.typed = "50"
-    assert "you said <b>50 %</b>" in shown.page
-    longer = Guess("What is its time, in % of plain decoding?", "%")
-    longer.typed = "150"
-    assert longer.page == "Noted: 150 %."
-
-
-def test_one_is_said_in_the_singular():
-    asked = Guess("How many?", "tokens")
-    asked.typed = "1"
-    assert asked.page == "Noted: 1 token."
-    slow = Guess("How long?", "ms")
-    slow.typed = "1"
-    assert slow.page == "Noted: 1 ms."
+@pytest.mark.parametrize(
+    ("question", "unit", "typed", "said"),
+    [
+        ("What share of the slots is used?", "%", "150", "A share is between 0 and 100 %."),
+        ("What share of the slots is used?", "%", "-5 %", "A share is between 0 and 100 %."),
+        ("What share of the slots is used?", "%", "50", "Noted: 50 %."),
+        ("What is its time, in % of plain decoding?", "%", "150", "Noted: 150 %."),
+        ("How many?", "tokens", "1", "Noted: 1 token."),
+        ("How long?", "ms", "1", "Noted: 1 ms."),
+    ],
+)
+def test_what_is_said_of_a_guess(question, unit, typed, said):
+    asked = Guess(question, unit)
+    asked.typed = typed
+    assert asked.page == said
 
 
 @each_notebook
@@ -138,12 +124,8 @@ def test_no_stored_answer_stands_open_beside_its_guess(path):
         end = next((i for i, cell in enumerate(cells) if f"{name}.reveal(" in cell.source), None)
         assert end is not None, f"{name} is never revealed"
         data = next(output.data for output in cells[end].outputs if output.output_type == "execute_result")
-        assert data["text/html"].startswith("<details><summary>The answer</summary>"), f"{name}: {data}"
-        assert data["text/html"].endswith("</details>")
-        truth = re.search(r"<b>(.*?)</b>", data["text/html"])
-        assert truth
-        number = truth[1].split()[0]
-        for cell in cells[start : end + 1]:
-            for output in cell.outputs:
-                said = output.get("text", "") + output.get("data", {}).get("text/plain", "")
-                assert len(number) < 3 or number not in said, f"{name}: {number} stands open in {cell.id}"
+        assert re.fullmatch(r"<details><summary>The answer</summary>.*</details>", data["text/html"], re.S), name
+        number = re.search(r"<b>(\S*)", data["text/html"])[1]
+        outputs = [output for cell in cells[start : end + 1] for output in cell.outputs]
+        said = [output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs]
+        assert len(number) < 3 or not any(number in text for text in said), f"{name}: {number} stands open"

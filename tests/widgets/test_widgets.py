@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import label, runs, svg
+from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.widgets import CHALLENGES, PRESETS, BlockPoolWidget
 from pagedlab_lessons.widgets.page import stored
 
@@ -35,34 +35,26 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     widget = BlockPoolWidget(pool)
     click(widget, "new", n=15)
     click(widget, "fork", sequence="s0")
-    click(widget, "new", n=25)
+    assert widget.do("new", "chat", 25) == "chat"
     state = click(widget, "write", sequence="s1")
     assert [pool.refcount(b) for b in range(12)] == [2, 2, 2] + [1] * 9 == state["counts"][:12]
-    assert [text.split(":")[0] for text, _ in state["log"]] == ["new s0", "fork s0 into s1", "new s2", "append 1 to s1"]
+    assert [text.split(":")[0] for text, _ in state["log"]] == [
+        *("new s0", "fork s0 into s1", "new chat", "append 1 to s1"),
+    ]
     assert state["copies"] == [[3, 11]]
     assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
     assert state["calls"] == ["allocate 11", "copy 3 → 11", "release 3 (count 1)"]
     state = click(widget, "free", sequence="s0")
     assert state["counts"][:4] == [1, 1, 1, 0]
-    assert list(widget.tables) == ["s1", "s2"]
-
-
-def test_do_returns_the_name_of_what_it_made_or_changed():
-    widget = BlockPoolWidget()
-    assert widget.do("new", n=20) == "s0"
-    assert widget.do("new", "chat", 40) == "chat"
-    assert widget.do("fork", "chat") == "s2"
-    assert widget.do("write", "s2") == "s2"
-    assert widget.do("truncate", "s2", 32) == "s2"
-    assert widget.tables["s2"].num_tokens == 32
-    assert widget.state["tables"][1]["color"] == sequence_color(1)
+    assert list(widget.tables) == ["s1", "chat"]
+    assert state["tables"][0]["color"] == sequence_color(1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("explode", "s0"), "verb must be one of 'new', .*, got 'explode'"),
-        (("append", "s9"), "no sequence 's9'; there are s0"),
+        (("explode", "s0"), "verb must be one of"),
+        (("append", "s9"), "no sequence 's9'"),
         (("append", "s0", 0), "at least 1, got 0"),
         (("append", "s0", 2.5), "whole number"),
         (("new", "s0"), "a sequence 's0' already"),
@@ -78,64 +70,41 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(arguments, said):
     assert comparable(widget) == before
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        None,
-        7,
-        {},
-        {"op": 3},
-        {"op": "append"},
-        {"op": "seek", "step": "x"},
-        {"op": "preset", "name": "?"},
-        {"op": "_show"},
-    ],
-)
+@pytest.mark.parametrize("message", [None, 7, {}, {"op": "seek", "step": "x"}, {"op": "_show"}])
 def test_a_bad_message_is_answered_in_the_widget(message):
     widget = BlockPoolWidget()
-    widget.do("new", n=5)
     serial = widget.state["serial"]
     widget.receive(widget, message)
     assert widget.state["serial"] == serial + 1
     assert widget.state["note"].startswith("ValueError")
-    assert widget.state["used"] == 1
 
 
 def test_bad_arguments():
+    used = BlockPool(8)
+    BlockTable(used).append(40)
     for arguments, said in [
-        ({"preset": "?"}, "preset must be one of .*, got '[?]'"),
-        ({"challenge": "?"}, "challenge must be one of .*, got '[?]'"),
+        ({"preset": "?"}, "preset must be one of"),
+        ({"challenge": "?"}, "challenge must be one of"),
         ({"num_blocks": 1025}, "up to 1024"),
-        ({"num_blocks": 0}, "at least 1"),
         ({"pool": BlockPool(8), "challenge": "full_for_one"}, "pass the class"),
+        ({"pool": used}, r"in use \(blocks 0-2\)"),
     ]:
         with pytest.raises(ValueError, match=said):
             BlockPoolWidget(**arguments)
-    used = BlockPool(8)
-    BlockTable(used).append(40)
-    with pytest.raises(ValueError, match=r"in use \(blocks 0-2\)"):
-        BlockPoolWidget(used)
 
 
 # Going back ------------------------------------------------------------------------------------------------------
 
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(["new", "append", "write", "fork", "free", "truncate", "undo", "redo"]),
-        st.integers(0, 40),
-        st.integers(0, 99),
-    ),
-    max_size=25,
-)
+VERBS = ["new", "append", "write", "fork", "free", "truncate", "undo", "redo"]
+OPERATIONS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 40), st.integers(0, 99)), max_size=25)
 
 
-def play(widget, operations):
-    for verb, n, which in operations:
-        names = list(widget.tables)
-        sequence = names[which % len(names)] if names and verb != "new" else None
-        if verb == "truncate" and sequence:
-            n = min(n, widget.tables[sequence].num_tokens)
-        click(widget, verb, sequence=sequence, n=n)
+def play(widget, verb, n, which):
+    names = list(widget.tables)
+    sequence = names[which % len(names)] if names and verb != "new" else None
+    if verb == "truncate" and sequence:
+        n = min(n, widget.tables[sequence].num_tokens)
+    click(widget, verb, sequence=sequence, n=n)
 
 
 @settings(max_examples=40, deadline=None)
@@ -145,20 +114,16 @@ def test_state_is_what_pool_and_tables_say_and_every_step_can_be_seen_again(oper
     widget = BlockPoolWidget(pool)
     seen = {0: comparable(widget)}
     for operation in operations:
-        play(widget, [operation])
+        play(widget, *operation)
         if widget.state["note"] is None:  # a click on nothing, such as Free without a sequence
-            seen = {
-                step: state
-                for step, state in seen.items()
-                if step < widget.state["step"] or step <= widget.state["steps"]
-            }
-            seen[widget.state["step"]] = comparable(widget)
+            now, last = widget.state["step"], widget.state["steps"]
+            seen = {step: state for step, state in seen.items() if step <= max(now, last)}  # no other future
+            seen[now] = comparable(widget)
             pool.check(widget.tables.values())
             assert widget.state["counts"] == [pool.refcount(b) for b in range(12)]
             assert widget.state["free"] == pool.num_free
             assert [t["blocks"] for t in widget.state["tables"]] == [t.block_ids for t in widget.tables.values()]
             assert not widget.state["problems"]
-    assert widget.pool is pool
     steps = widget.state["steps"]
     for step in [*range(0, steps + 1, 2), *range(steps, -1, -1)]:  # forward in leaps, back one by one
         click(widget, "seek", step=step)
@@ -171,26 +136,21 @@ def test_an_operation_in_the_past_replaces_the_future():
     widget = BlockPoolWidget(preset="parallel sampling")
     widget.seek(2)
     widget.do("free", "s1")
-    assert (widget.state["step"], widget.state["steps"]) == (3, 3)
     widget.redo()
-    assert widget.state["step"] == 3
+    assert (widget.state["step"], widget.state["steps"]) == (3, 3)
     widget.reset()
-    assert (widget.state["steps"], widget.state["used"]) == (0, 0)
     widget.undo()
-    assert widget.state["step"] == 0
+    assert (widget.state["step"], widget.state["steps"], widget.state["used"]) == (0, 0, 0)
 
 
-# Examples -----------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.parametrize("pool", [BlockPool, PlainPool])
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize(("num_blocks", "block_size"), [(64, 16), (1024, 16), (24, 4), (40, 1), (3, 16)])
-def test_examples_play_on_any_pool(name, num_blocks, block_size):
-    widget = BlockPoolWidget(num_blocks=num_blocks, block_size=block_size, preset=name)
-    widget.pool.check(widget.tables.values())
-    assert not widget.state["problems"]
-    runs_out = name == "out of blocks" or num_blocks == 3
-    assert bool(widget.state["error"]) == runs_out, widget.state["log"]
+def test_examples_play_on_any_pool(name, pool):
+    for num_blocks, block_size in ((64, 16), (1024, 16), (40, 1), (3, 16)):
+        widget = BlockPoolWidget(pool, num_blocks=num_blocks, block_size=block_size, preset=name)
+        assert not widget.state["problems"]
+        runs_out = name == "out of blocks" or num_blocks == 3
+        assert bool(widget.state["error"]) == runs_out, widget.state["log"]
 
 
 # Readers' classes ------------------------------------------------------------------------------------------------
@@ -208,9 +168,6 @@ class ReturnsNothing(PlainPool):
 
 class Stub:
     def __init__(self, num_blocks=64, block_size=16): ...
-
-    def allocate(self):
-        raise NotImplementedError
 
 
 class NeverBuilt:
@@ -240,6 +197,12 @@ class SaysNothing(BlockTable):
         return []
 
 
+class Halfway(BlockTable):
+    def append(self, n=1):
+        self.block_ids.append(self.pool.allocate())
+        raise RuntimeError("halfway")
+
+
 def operations_of(text):
     """Verb, sequence and number of each: "fork s0, append s1 10" """
     for operation in text.split(", "):
@@ -250,81 +213,50 @@ def operations_of(text):
 
 
 FORK = "new 20, fork s0"
-FORK_AND_WRITE = f"{FORK}, write s1"
+WRITE = f"{FORK}, write s1"
+FREE = f"{FORK}, free s0, free s1"
+# The class that is wrong, what a reader does with it, and what is said.
+WRONG = [
+    (broken.LeaksOnFork, FORK, "block 1 counts 3, but 2 tables list it"),
+    (broken.CopiesWholeTable, "new 36, fork s0, write s1", "replaced a full block"),
+    (broken.CopiesEagerly, FORK, "a fork shares its parent's blocks and copies none"),
+    (broken.NeverCopies, WRITE, "s1 writes into block 1, which s0 reads too"),
+    (broken.FreesSharedBlock, f"{FORK}, free s0", "block 0 counts as free, but s1 still reads it"),
+    (broken.LosesBlocks, FREE, "num_free is 62, but 64"),
+    (broken.HandsOutInTurn, "new 512, new 400, free s1, new 200", "block 0 counts 1, but 2 tables list it"),
+    (RaisesOnFree, "new 20", "refcount(2) raises KeyError: 2 (refcount: return self.counts[block_id])"),
+    (ReturnsNothing, "new 20", "s0.block_ids[0] is None: block ids go from 0 to 63"),
+    (StrangeIds, "new 20", "append returned None"),
+    (CopiesItsOwn, "new 20, write s0", "block 1 was s0's alone and was copied"),
+    (SaysNothing, WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
+    (ForksNothing, FORK, "fork returned None, not a table"),
+    (Stub, "new 20", "num_free raises AttributeError"),
+    (NeverBuilt, "new 20", "NeverBuilt(64, 16) raised NotImplementedError: write me"),
+    (Halfway, "new 3", "an operation that fails must change nothing"),
+]
 
 
-@pytest.mark.parametrize(
-    ("pool", "table", "operations", "said"),
-    [
-        (PlainPool, broken.LeaksOnFork, FORK, "block 1 counts 3, but 2 tables list it"),
-        (PlainPool, broken.CopiesWholeTable, "new 36, fork s0, write s1", "replaced a full block"),
-        (BlockPool, broken.CopiesEagerly, FORK, "a fork shares its parent's blocks and copies none"),
-        (BlockPool, broken.NeverCopies, FORK_AND_WRITE, "s1 writes into block 1, which s0 reads too"),
-        (
-            broken.FreesSharedBlock,
-            BlockTable,
-            f"{FORK}, free s0",
-            "block 0 counts as free, but s1 still reads it",
-        ),
-        (
-            broken.LosesBlocks,
-            BlockTable,
-            f"{FORK}, free s0, free s1",
-            "num_free is 62, but 64",
-        ),
-        (
-            broken.HandsOutInTurn,
-            BlockTable,
-            "new 512, new 400, free s1, new 200",
-            "block 0 counts 1, but 2 tables list it",
-        ),
-        (
-            RaisesOnFree,
-            BlockTable,
-            "new 20",
-            "refcount(2) raises KeyError: 2 (refcount: return self.counts[block_id])",
-        ),
-        (ReturnsNothing, BlockTable, "new 20", "s0.block_ids[0] is None: block ids go from 0 to 63"),
-        (PlainPool, StrangeIds, "new 20", "s0.block_ids[0] is 99"),
-        (PlainPool, StrangeIds, "new 20", "append returned None"),
-        (BlockPool, CopiesItsOwn, "new 20, write s0", "block 1 was s0's alone and was copied"),
-        (BlockPool, SaysNothing, FORK_AND_WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
-        (PlainPool, ForksNothing, FORK, "fork returned None, not a table"),
-        (Stub, BlockTable, "new 20", "num_free raises AttributeError"),
-        (Stub, BlockTable, "new 20", "refcount(0) raises AttributeError"),
-        (
-            lambda: Stub(),
-            BlockTable,
-            "new 20",
-            "ValueError: pool must be an object of a subclass of Pool, got <",
-        ),
-        (NeverBuilt, BlockTable, "new 20", "NeverBuilt(64, 16) raised NotImplementedError: write me"),
-        (lambda: PlainPool(1, 4), BlockTable, "new 4, write s0", "OutOfBlocks"),
-    ],
-)
-def test_what_a_readers_class_does_wrong_is_shown(pool, table, operations, said):
-    widget = BlockPoolWidget(pool if isinstance(pool, type) else pool(), table=table)
+def of_class(wrong, **options):
+    kind = "table" if issubclass(wrong, BlockTable) else "pool"
+    return BlockPoolWidget(**{kind: wrong}, **options)
+
+
+@pytest.mark.parametrize(("wrong", "operations", "said"), WRONG)
+def test_what_a_readers_class_does_wrong_is_shown(wrong, operations, said):
+    widget = of_class(wrong)
     for verb, sequence, n in operations_of(operations):
         click(widget, verb, sequence=sequence, n=n)
     shown = [widget.state["error"] or "", *widget.state["problems"]]
     assert any(said in line for line in shown), shown
-    assert any(bad for _, bad in widget.state["log"]) or widget.state["problems"]
     json.dumps(widget.state)
     assert widget.picture().drawing()
 
 
-@pytest.mark.parametrize(
-    "table",
-    [broken.LeaksOnFork, broken.CopiesWholeTable, broken.CopiesEagerly, broken.CountsForks, StrangeIds, ForksNothing],
-)
-@pytest.mark.parametrize(
-    "pool",
-    [BlockPool, PlainPool, broken.FreesSharedBlock, broken.LosesBlocks, broken.HandsOutInTurn, RaisesOnFree, Stub],
-)
-def test_no_readers_class_breaks_the_page(pool, table, rng):
-    widget = BlockPoolWidget(pool, table=table, num_blocks=8, block_size=4)
+@pytest.mark.parametrize("wrong", [wrong for wrong, _, _ in WRONG])
+def test_no_readers_class_breaks_the_page(wrong, rng):
+    widget = of_class(wrong, num_blocks=8, block_size=4)
     for _ in range(60):
-        verb = rng.choice(["new", "append", "write", "fork", "free", "truncate", "undo", "redo", "preset"])
+        verb = rng.choice([*VERBS, "preset"])
         name = rng.choice(list(PRESETS)) if verb == "preset" else None
         serial = widget.state["serial"]
         click(widget, verb, sequence=rng.choice([*widget.tables, None]), n=rng.randrange(1, 12), name=name)
@@ -333,33 +265,13 @@ def test_no_readers_class_breaks_the_page(pool, table, rng):
     widget.picture().text()
 
 
-def test_right_classes_of_a_readers_own_show_no_problem():
-    pool = PlainPool(24, 4)
-    widget = BlockPoolWidget(pool)
-    for name in PRESETS:
-        widget.preset(name)
-        assert not widget.state["problems"]
-        assert widget.pool is pool
-
-
-def test_a_failed_operation_that_left_traces_is_named():
-    class Halfway(BlockTable):
-        def append(self, n=1):
-            self.block_ids.append(self.pool.allocate())
-            raise RuntimeError("halfway")
-
-    widget = BlockPoolWidget(table=Halfway)
-    widget.do("new", n=3)
-    assert widget.state["error"] == 'RuntimeError: halfway (append: raise RuntimeError("halfway"))'
-    assert "an operation that fails must change nothing" in widget.state["problems"][0]
-
-
 # Challenges ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pool", [BlockPool, PlainPool])
 @pytest.mark.parametrize("name", CHALLENGES)
-def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name):
-    widget = BlockPoolWidget(challenge=name)
+def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name, pool):
+    widget = BlockPoolWidget(pool, challenge=name)
     length = len(widget.challenge.solution)
     for step in range(1, length + 1):
         assert widget.state["challenge"]["missing"]
@@ -374,26 +286,16 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name):
     assert widget.state["challenge"]["solved"] == [0, length]
 
 
+FORKED = "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10"
+
+
 @pytest.mark.parametrize(
     ("name", "operations", "said"),
     [
-        (
-            "one_copy",
-            "new 20, fork s0, fork s0, write s1, write s2",
-            "2 blocks",
-        ),
+        ("one_copy", "new 20, fork s0, fork s0, write s1, write s2", "2 blocks"),
         ("four_in_eleven", "new 74, new 74, new 74, new 74", "20 blocks are in use"),
-        ("four_in_eleven", "new 74, fork s0, fork s0, fork s0", "no block was copied yet"),
-        (
-            "four_in_eleven",
-            "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10",
-            "no block was copied yet",
-        ),
-        (
-            "fork_without_copy",
-            "new 30, fork s0, append s0 10, append s1 10",
-            "1 copied",
-        ),
+        ("four_in_eleven", FORKED, "no block was copied yet"),
+        ("fork_without_copy", "new 30, fork s0, append s0 10, append s1 10", "1 copied"),
         ("full_for_one", "new 64, write s0", "is full"),
         ("full_for_one", "new 60, append s0 100", "of one token"),
     ],
@@ -405,25 +307,19 @@ def test_other_ways_do_not_reach_it(name, operations, said):
     assert said in widget.state["challenge"]["missing"][-1]
 
 
-def test_a_challenge_works_on_a_readers_pool():
-    widget = BlockPoolWidget(PlainPool, challenge="four_in_eleven")
-    for _ in widget.challenge.solution:
-        widget.solve()
-    assert widget.state["challenge"]["missing"] == []
-    widget.reset()
-    assert (widget.state["used"], widget.state["steps"]) == (0, 0)
-    assert "0 of 4 sequences have 74 tokens" in widget.state["challenge"]["missing"]
-    with pytest.raises(ValueError, match="no challenge"):
-        BlockPoolWidget().solve()
-
-
 # The picture -----------------------------------------------------------------------------------------------------
+
+GROUND = re.compile(
+    r'<svg [^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*><rect x="\1" y="\2" width="\3" height="\4" rx="10" fill="#fff"/>'
+)
 
 
 def still(widget):
+    """The stored picture: on a ground of its own, without what only a page has."""
     data, _ = widget._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     svg = data["image/svg+xml"]
+    assert GROUND.match(svg)
     assert len(svg) < 25_000
     assert "var(" not in svg, "there is no theme where it is shown"
     assert set(re.findall(r"url\(#([\w-]+)\)", svg)) <= set(re.findall(r'<pattern id="([\w-]+)"', svg))
@@ -431,39 +327,23 @@ def still(widget):
     return svg
 
 
-def test_the_stored_picture_shows_the_state_on_a_ground_of_its_own():
-    svg, empty = still(BlockPoolWidget(preset="beam search")), still(BlockPoolWidget())
-    ground = r'<svg [^>]*viewBox="(\S+) (\S+) (\S+) (\S+)"[^>]*><rect x="\1" y="\2" width="\3" height="\4" rx="10"'
-    assert re.match(f'{ground} fill="#fff"/>', svg)
-    assert re.match(f'{ground} fill="#fff"/>', empty)
-    assert sequence_color(0) in svg
-    assert sequence_color(0) not in empty
-    assert len(re.findall(r"<text [^>]*>4</text>", svg)) == 4 + 1, "four blocks are shared by four, and one is block 4"
-
-
-def test_the_stored_picture_fills_blocks_as_far_as_they_hold_tokens():
-    widget = BlockPoolWidget(num_blocks=4, block_size=4)
-    widget.do("new", n=6)
-    bands = re.findall(rf'height="(\S+)" rx="3" fill="{sequence_color(0)}"( fill-opacity="0.22")?', still(widget))
-    assert bands == [("42", ""), ("42", ' fill-opacity="0.22"'), ("21", ""), ("16", "")], "and the legend's"
-
-
-def test_the_stored_text_can_be_read_aloud():
-    data, _ = BlockPoolWidget(preset="a prompt and its forks")._repr_mimebundle_()
-    assert data["text/plain"].splitlines() == [
+def test_the_stored_picture_and_text_show_the_state():
+    shown = still(BlockPoolWidget(preset="beam search"))
+    assert shown == still(BlockPoolWidget(preset="beam search"))
+    assert len(re.findall(r"<text [^>]*>4</text>", shown)) == 4 + 1, (
+        "four blocks are shared by four, and one is block 4"
+    )
+    assert sequence_color(0) not in still(BlockPoolWidget())
+    assert BlockPoolWidget(preset="a prompt and its forks").picture().text().splitlines() == [
         "64 blocks of 16: 5 used, 59 free, 2 shared, 2 copied; a copy for each sequence would take 9",
         "    0   3  3  1  1  1  .  .  .  .  .  .  .  .  .  .  .",
         "s0     37 tokens in blocks 0-2",
         "s1     37 tokens in blocks 0, 1, 3",
         "s2     37 tokens in blocks 0, 1, 4",
     ]
-
-
-def test_the_stored_picture_says_what_the_challenge_is():
-    widget = BlockPoolWidget(challenge="one_copy")
-    assert "Challenge: Cause exactly one copy." in still(widget)
-    assert widget.picture().text().splitlines()[0] == "Challenge: Cause exactly one copy."
-    assert "Challenge" not in still(BlockPoolWidget())
+    challenge = BlockPoolWidget(challenge="one_copy")
+    assert "Challenge: Cause exactly one copy." in still(challenge)
+    assert challenge.picture().text().startswith("Challenge: Cause exactly one copy.\n")
 
 
 def test_whatever_a_model_writes_can_be_drawn():
@@ -471,11 +351,3 @@ def test_whatever_a_model_writes_can_be_drawn():
     shown = stored(svg(300, 20, [label(0, 12, text)]), "a drawing")["image/svg+xml"]
     assert "color: var(--brand)" in shown
     ParserCreate().Parse(shown, True)  # as strict as a browser is about a picture
-
-
-def test_the_same_state_gives_the_same_picture():
-    assert still(BlockPoolWidget(preset="beam search")) == still(BlockPoolWidget(preset="beam search"))
-
-
-def test_runs():
-    assert [runs(ids) for ids in ([], [3], [3, 4], [3, 4, 5, 9, 1, None, 2])] == ["", "3", "3, 4", "3-5, 9, 1, 2"]
