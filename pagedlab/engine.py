@@ -621,6 +621,9 @@ class LLM:
                 piece = detokenizer.take(completion.finished)
                 if piece:
                     yield piece
+            rest = detokenizer.take(finished=True)  # steps of others may have finished it
+            if rest:
+                yield rest
             _raise_if_dropped(completion)
             if output.error:
                 raise FloatingPointError(output.error)
