@@ -89,6 +89,7 @@ class Limited(FastScheduler):
 FAST = {"kind": pagedlab_fast.LLM, "runner": EagerRunner, "max_prompt_tokens": 3}
 KINDS = {
     "recompute": (Scheduler, toy),
+    "any victim": (OldestGivesWay, toy),
     "swap": (SwappingScheduler, toy),
     "little memory": (Roomy, toy),
     "limited prompts": (Limited, partial(toy, **FAST)),
