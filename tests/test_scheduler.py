@@ -16,6 +16,7 @@ import pagedlab_fast
 from pagedlab import BlockPool, BlockTable, OutOfBlocks, SamplingParams
 from pagedlab.engine import EagerRunner
 from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.eviction import POOLS
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
@@ -135,7 +136,7 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
         llm = make(
             tiny, num_blocks=rng.randint(6, 24), max_batch_tokens=rng.choice([1, 4, 7, 20, 64]),
             max_sequences=rng.choice([1, 5, 9, 30]), prefix_caching=rng.random() < 0.5,
-            scheduler=checked(kind, others, counts),
+            scheduler=checked(kind, others, counts), block_pool=rng.choice(list(POOLS.values())),
         )  # fmt: skip
         others.append(BlockTable(llm.pool))
         if make is not toy_ahead:
