@@ -159,7 +159,10 @@ DEEP = '{"a": ' * 10_000 + "1" + "}" * 10_000
         (lambda folder: (folder / "config.json").write_text("[1]"), "cannot load the config"),
         (lambda folder: edit(folder, model_type=["qwen2"]), "cannot load the config"),
         (lambda folder: change_weights(folder, lambda w: w.pop(QUERY)), f"missing weights, 1 in all, first {QUERY}"),
-        (lambda folder: change_weights(folder, lambda w: w.update(more=w[QUERY])), "unexpected weights, 1 in all"),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(more=w[QUERY].clone())),
+            "unexpected weights, 1 in all",
+        ),
         (lambda folder: edit(folder, intermediate_size=48), "has mismatched weights, 15 in all"),
     ],
 )
