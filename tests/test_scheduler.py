@@ -17,6 +17,7 @@ from pagedlab import BlockPool, BlockTable, OutOfBlocks, SamplingParams
 from pagedlab.engine import EagerRunner
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.eviction import POOLS
+from pagedlab.recipes.speculative import Draft, Drafter, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
@@ -36,7 +37,7 @@ from support.engines import (
 from support.operations import LONG_RUN, OPERATIONS
 from support.planted import Bug
 from support.refused import refused
-from support.toy import toy, toy_ahead
+from support.toy import likeliest, toy, toy_ahead
 
 
 def check(scheduler, plan, others):
@@ -76,6 +77,21 @@ class Roomy(SwappingScheduler):
         self.max_cpu_blocks = 6
 
 
+class Guesses(Drafter):
+    """Drafts what a text of few tokens goes on with in the toy, with some tokens that are wrong."""
+
+    k = 4
+
+    def propose(self, llm, limits):
+        return {sequence: Draft(self.say(sequence, limit)) for sequence, limit in limits.items()}
+
+    def say(self, sequence, limit):
+        tokens = sequence.token_ids[:]
+        for _ in range(limit):
+            tokens.append(likeliest(tokens) if (len(tokens) + tokens[0]) % 3 else 1)
+        return tokens[sequence.length :]
+
+
 class Limited(FastScheduler):
     """Checks what readers are promised who wait for a token."""
 
@@ -94,6 +110,7 @@ KINDS = {
     "swap": (SwappingScheduler, toy),
     "little memory": (Roomy, toy),
     "limited prompts": (Limited, partial(toy, **FAST)),
+    "drafts": (Scheduler, partial(toy, kind=SpeculativeLLM, drafter=Guesses())),
     "ahead": (FastScheduler, toy_ahead),
 }
 
