@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pagedlab import SamplingParams
@@ -121,14 +121,14 @@ def assert_each_kept_token_has_its_share(logits, temperature=1.0, **limits):
 INF = float("inf")
 VALUES = [
     [1.0],
-    [0.0, -0.0],
+    [-0.0, 0.0],
     [-3.0, -3.5, -1.0],
     [1 + i / 128 for i in range(-4, 12)],  # nearly all numbers of bf16 in this range
     [-INF, *(i * 0.37 % 5 for i in range(30))],
 ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, phases=[Phase.generate])  # in the interpreter, shrinking takes minutes
 @given(data=st.data())
 def test_limits_keep_what_they_keep_in_torch(data):
     """Many logits are equal, or neighbours in bf16, also at the cut. Likely ones lie in several chunks."""
