@@ -154,7 +154,7 @@ def test_limits_keep_what_they_keep_in_torch(data):
     [
         # In fp32, kept / tokens * tokens is above `kept`: rounding keeps no token too many.
         *(([1.0] * tokens, {"top_p": kept / tokens}) for kept, tokens in ((7, 13), (15, 19), (11, 39))),
-        ([2.5, 2.0] * 18, {"top_p": 0.99, "min_p": 1.0}),
+        ([2.5] * 30 + [2.0] * 7, {"top_p": 0.99, "min_p": 1.0}),
     ],
 )
 def test_limits_of_equal_logits(logits, limits):
