@@ -23,6 +23,7 @@ from pagedlab import BlockPool, SamplingParams
 from pagedlab.batch import build_batch
 from pagedlab.model import Pages
 from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.speculative import PromptLookup
 from pagedlab.scheduler import Chunk
 from pagedlab_fast import choose, fused
 from pagedlab_fast.fused import Fused
@@ -139,14 +140,16 @@ def mixed_texts(tiny):
     "options",
     [
         {"num_blocks": 26, "block_size": 4, "max_sequences": 4},
-        {"prefix_caching": False, "max_sequences": 4},
+        {"prefix_caching": False, "max_sequences": 4, "max_prompt_tokens": 5},
         {"max_batch_tokens": 9, "halves": False},
+        {"drafter": PromptLookup(3), "max_sequences": 5},
     ],
+    ids=str,
 )
 def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     """Samples, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
-    llm = ahead_engine(tiny, **options)
-    got = llm.generate(prompts_of(tiny, MIXED_LENGTHS), MIXED)
+    llm, prompts = ahead_engine(tiny, **options), prompts_of(tiny, MIXED_LENGTHS)
+    got = llm.generate(prompts, MIXED)
     assert texts_of(got) == texts_of(mixed_texts)
     for one, other in zip(got, mixed_texts, strict=True):
         assert len(one.times) == len(other.times)
@@ -154,6 +157,11 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, options):
             assert output.text == expected.text
     assert (llm.stats.preemptions > 0) == ("num_blocks" in options)
     assert_idle(llm)
+
+
+def test_windows_among_arrivals_and_aborts(tiny, mixed_texts, rng):
+    llm = ahead_engine(tiny, 32, 4, max_sequences=4, max_prompt_tokens=5)
+    come_and_go(llm, prompts_of(tiny, MIXED_LENGTHS), MIXED, texts_of(mixed_texts), rng)
 
 
 def window_sizes(llm):
@@ -348,28 +356,3 @@ def test_warming_up_takes_an_idle_engine(tiny):
     llm.abort(request_id)
     llm.warm_up()
     assert_idle(llm)
-
-
-# Everything at once -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("drafts", [False, True])
-def test_windows_and_drafts_among_arrivals_aborts_prefixes_and_those_who_want_the_host(tiny, rng, drafts):
-    """Prompts that begin alike come and go between steps; blocks and places are short. Some drafts are wrong.
-
-    Greedy: in fp32 a draw at a rounding edge may differ with who else is in the batch.
-    """
-    shared = prompt_of(tiny, 40)
-    prompts = [[*shared[: rng.choice([8, 16, 24, 40])], *[100 + i] * rng.randint(1, 12)] for i in range(14)]
-    kinds = [{}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}]
-    kinds += [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=1.0, frequency=0.5)}]
-    params = [exactly(rng.randint(1, 20), **rng.choice(kinds)) for _ in prompts]
-    alone = [engine(tiny).generate([prompt], [asked])[0] for prompt, asked in zip(prompts, params, strict=True)]
-    known = {tuple(prompt): ids for prompt, ids in zip(prompts, ids_of(alone), strict=True)}
-    llm = ahead_engine(
-        tiny, rng.choice([14, 20, 200]), 8, prefix_caching=rng.random() < 0.7,
-        max_prompt_tokens=rng.choice([5, 24, None]), max_sequences=rng.choice([3, 256]),
-        drafter=Recalls(rng.randint(1, 9), known, 0.2, rng) if drafts else None,
-    )  # fmt: skip
-    llm.runner.num_steps = rng.choice([1, 2, 5])
-    come_and_go(llm, prompts, params, texts_of(alone), rng)
