@@ -16,6 +16,7 @@ import pytest
 
 from pagedlab import LLM, BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.beam import beams
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
@@ -45,10 +46,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 class Cycle:
-    """Holds a stream and itself, so that only the garbage collector can end the stream."""
+    """Holds a generator and itself, so that only the garbage collector can end the generator."""
 
-    def __init__(self, stream):
-        self.stream = stream
+    def __init__(self, generator):
+        self.generator = generator
         self.own = self
 
 
@@ -71,6 +72,9 @@ def use(llm):
     found = answers(llm)
     assert "".join(llm.stream(REPEATING, PLAIN))
     assert len(score(llm, [5] * 30)) == 30  # it needs all of a small pool
+    search = beams(llm, [3, 4], width=2, max_tokens=4)
+    next(search)
+    Cycle(search)
     return found
 
 
