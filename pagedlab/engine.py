@@ -616,14 +616,13 @@ class LLM:
         assert detokenizer is not None
         try:
             self.soon(partial(self._start, sequence, completion))
-            while not completion.finished:
-                self.step()
-                piece = detokenizer.take(completion.finished)
-                if piece:
+            finished = False
+            while not finished:
+                if not completion.finished:  # steps of others may have finished it
+                    self.step()
+                finished = completion.finished
+                if piece := detokenizer.take(finished):
                     yield piece
-            rest = detokenizer.take(finished=True)  # steps of others may have finished it
-            if rest:
-                yield rest
             _raise_if_dropped(completion)
             if output.error:
                 raise FloatingPointError(output.error)
