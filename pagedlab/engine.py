@@ -608,10 +608,12 @@ class LLM:
         assert detokenizer is not None
         try:
             self.soon(partial(self._start, sequence, completion))
-            while not completion.finished:
-                self.step()
-                piece = detokenizer.take(completion.finished)
-                if piece:
+            finished = False
+            while not finished:
+                if not completion.finished:  # steps of others may have finished it
+                    self.step()
+                finished = completion.finished
+                if piece := detokenizer.take(finished):
                     yield piece
             _raise_if_dropped(completion)
             if output.error:

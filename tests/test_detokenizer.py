@@ -13,123 +13,19 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.penalties import Penalties
 from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
+from support.engines import engine, output_of
 from support.sentencepiece import whole_words
 
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+LLAMAS = whole_words()  # a byte-fallback decoder that strips the first space of a text
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tiny):
-    return tiny.tokenizer
-
-
-def encode(tokenizer, text):
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def decode(tokenizer, ids):
-    return tokenizer.decode(ids, skip_special_tokens=True)
-
-
-def run(tokenizer, ids, stop=(), prompt=()):
-    """Push the tokens as the engine does, and take a piece after each."""
-    text_after = TextAfter(tokenizer, list(prompt))
-    detokenizer, pieces = Detokenizer(tokenizer, stop, text_after.context), []
-    for i, token in enumerate(ids):
-        detokenizer.push(token)
-        finished = detokenizer.stopped or i == len(ids) - 1
-        if finished:
-            detokenizer.finish(text_after(ids[: i + 1]))
-        pieces.append(detokenizer.take(finished))
-        if finished:
-            break
-    return detokenizer, pieces
-
-
-@relaxed
-@given(data=st.data())
-def test_pieces_of_any_tokens_join_to_their_text(tokenizer, data):
-    """Tokens drawn blindly are mostly broken UTF-8, with special tokens between."""
-    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=30))
-    detokenizer, pieces = run(tokenizer, ids)
-    assert "".join(pieces) == detokenizer.text == decode(tokenizer, ids)
-
-
-@given(data=st.data())
-def test_broken_bytes_of_a_tokenizer_that_falls_back_to_bytes(data):
-    """Llama's kind: whether a byte stands for a character depends on the bytes behind it, and shown is shown."""
-    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁so", "e"]
-    backend = Tokenizer(BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))  # noqa: S106
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    ids = data.draw(st.lists(st.integers(1, len(names) - 1), min_size=1, max_size=12))
-    detokenizer, pieces = run(PreTrainedTokenizerFast(tokenizer_object=backend), ids)
-    assert "".join(pieces) == detokenizer.text
-    if "\ufffd" not in backend.decode(ids):
-        assert detokenizer.text == backend.decode(ids)
-
-
-@relaxed
-@given(text=st.text(min_size=1, max_size=40))
-def test_a_piece_never_ends_in_half_a_character(tokenizer, text):
-    ids = encode(tokenizer, text)
-    _, pieces = run(tokenizer, ids)
-    assert "".join(pieces) == decode(tokenizer, ids)
-    if "\ufffd" not in text:
-        assert all("\ufffd" not in piece for piece in pieces)
-
-
-def test_an_unfinished_character_shows_at_the_end_only(tokenizer):
-    ids = encode(tokenizer, "so 😀")[:-1]
-    assert decode(tokenizer, ids).endswith("\ufffd")
-    _, pieces = run(tokenizer, ids)
-    assert "".join(pieces) == decode(tokenizer, ids)
-    assert all("\ufffd" not in piece for piece in pieces[:-1])
-
-
-# Stop strings ---------------------------------------------------------------------------------------------------
-
-
-@relaxed
-@given(data=st.data())
-def test_stop_strings_cut_where_plain_search_would(tokenizer, data):
-    """Few letters, so that stop strings and beginnings of them turn up everywhere, across tokens too."""
-    text = data.draw(st.text(alphabet="ab .\n", min_size=1, max_size=40))
-    stop = tuple(data.draw(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=5), max_size=3)))
-    # Cut into tokens at arbitrary places: the tokens of single characters and of what lies between.
-    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=20)))
-    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    ids = [token for part in parts for token in encode(tokenizer, part)]
-
-    expected, length = text, len(ids)
-    for k in range(1, len(ids) + 1):
-        so_far = decode(tokenizer, ids[:k])
-        hits = [so_far.find(s) for s in stop if s in so_far]
-        if hits:
-            expected, length = so_far[: min(hits)], k
-            break
-    detokenizer, pieces = run(tokenizer, ids, stop)
-    assert detokenizer.stopped == any(s in text for s in stop)
-    assert len(pieces) == length, "it must end with the token that completes the stop string"
-    assert detokenizer.text == expected
-    shown = ""
-    longest = max(map(len, stop), default=1)
-    for k, piece in enumerate(pieces, 1):
-        shown += piece
-        assert expected.startswith(shown), "something was shown that the stop string took back"
-        if k < length:
-            assert len(decode(tokenizer, ids[:k])) - len(shown) < longest, (
-                "more was held back than may be a stop string"
-            )
-    assert shown == expected
-
-
-@pytest.fixture(scope="module")
 def straddling():
     """A byte-level tokenizer with a token that ends one character, स or é, and begins another."""
     of_byte = bytes_to_unicode()
@@ -141,85 +37,137 @@ def straddling():
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-@pytest.mark.parametrize(
-    ("ids", "stop", "left"),
-    [
-        ([ord("a"), 0xC3, 256], ("é",), "a"),
-        ([ord("a"), 0xC3, 256], ("aé",), ""),
-        ([ord("a"), 257], ("स्",), "a"),
-        ([ord("a"), 257], ("\ufffd",), "aस्"),
-        ([ord("a"), 0xC3], ("b", "\ufffd"), "a"),
-        ([ord("a"), 0xC3, 256], ("a\ufffd",), "aé\ufffd"),
-    ],
-)
-def test_a_stop_string_held_back_until_the_end_is_found(straddling, ids, stop, left):
-    """The last token begins a character, so all of it is held back until no token follows."""
-    detokenizer, pieces = run(straddling, ids, stop)
-    assert (detokenizer.text, "".join(pieces)) == (left, left)
-    assert detokenizer.stopped == any(s in decode(straddling, ids) for s in stop)
+STRADDLING = straddling()
+
+
+def encode(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def decode(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+MILL = encode(LLAMAS, "the old mill")
+A, E, SPACE = LLAMAS.convert_tokens_to_ids(["▁a", "e", "▁"])
+
+
+def run(tokenizer, ids, stop=(), prompt=()):
+    """Push the tokens as the engine does, and take a piece after each."""
+    text_after = TextAfter(tokenizer, list(prompt))
+    detokenizer, pieces = Detokenizer(tokenizer, stop, text_after.context), []
+    for i, token in enumerate(ids, 1):
+        detokenizer.push(token)
+        finished = detokenizer.stopped or i == len(ids)
+        if finished:
+            detokenizer.finish(text_after(ids[:i]))
+        pieces.append(detokenizer.take(finished))
+        if finished:
+            break
+    assert detokenizer.text == "".join(pieces)
+    assert detokenizer.take(finished=True) == ""
+    return detokenizer, pieces
+
+
+@pytest.mark.parametrize("kind", ["tiny", "Llama's", "straddling"])
+@relaxed
+@given(data=st.data())
+def test_pieces_of_any_tokens_join_to_their_text(tiny, kind, data):
+    """Tokens drawn blindly are mostly broken UTF-8, with special tokens between."""
+    tokenizer = {"tiny": tiny.tokenizer, "Llama's": LLAMAS, "straddling": STRADDLING}[kind]
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=30))
+    detokenizer, _ = run(tokenizer, ids)
+    # With byte fallback, whether a byte is a character depends on the bytes behind it, and shown is shown.
+    if kind != "Llama's" or "\ufffd" not in decode(tokenizer, ids):
+        assert detokenizer.text == decode(tokenizer, ids)
+
+
+@relaxed
+@given(text=st.text(min_size=1, max_size=40))
+def test_a_piece_never_ends_in_half_a_character(tiny, text):
+    """An unfinished one shows at the end only."""
+    ids = encode(tiny.tokenizer, text)
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in run(tiny.tokenizer, ids)[1])
+        assert not any("\ufffd" in piece for piece in run(tiny.tokenizer, ids[:-1] or ids)[1][:-1])
+
+
+# Stop strings ---------------------------------------------------------------------------------------------------
 
 
 @relaxed
 @given(data=st.data())
-def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(straddling, data):
-    tokens = [ord("a"), ord("b"), 0xC3, 0xA9, 0xE0, 0xA4, 256, 257]
-    ids = data.draw(st.lists(st.sampled_from(tokens), min_size=1, max_size=8))
-    stop = tuple(data.draw(st.lists(st.text(alphabet="abéस\ufffd", min_size=1, max_size=3), max_size=3)))
-    detokenizer, pieces = run(straddling, ids, stop)
-    assert "".join(pieces) == detokenizer.text
-    assert not any(s in detokenizer.text for s in stop)
-    assert detokenizer.stopped or detokenizer.text == decode(straddling, ids)
+def test_stop_strings_cut_where_plain_search_would(tiny, data):
+    """Few letters, so that stop strings and beginnings of them turn up everywhere, across tokens too."""
+    text = data.draw(st.text(alphabet="ab .\n", min_size=1, max_size=40))
+    stop = tuple(data.draw(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=5), max_size=3)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=20)))
+    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    ids = [token for part in parts for token in encode(tiny.tokenizer, part)]
 
-
-@pytest.mark.parametrize("max_tokens", [1, 3])
-def test_the_engine_ends_a_text_with_stop_if_the_stop_string_was_held_back(tiny, max_tokens):
-    (first_byte,) = tiny.tokenizer.convert_tokens_to_ids([bytes_to_unicode()[0xE0]])
-    params = SamplingParams(max_tokens, adjust=Penalties(bias={first_byte: 100.0}), stop=["\ufffd"], ignore_eos=True)
-    llm = LLM(tiny, num_blocks=8, verbose=False)
-    (done,) = llm.generate(["The cat"], params)
-    (output,) = done.outputs
-    assert output.token_ids == [first_byte] * max_tokens
-    assert (output.text, output.finish_reason) == ("", "stop")
-    assert "".join(llm.stream("The cat", params)) == ""
-
-
-def test_nothing_comes_behind_a_stop_string(tokenizer):
-    detokenizer = Detokenizer(tokenizer, ("b",))
-    for token in encode(tokenizer, "a b c"):
-        detokenizer.push(token)
-        if detokenizer.stopped:
+    expected, length = text, len(ids)
+    for k in range(1, len(ids) + 1):
+        so_far = decode(tiny.tokenizer, ids[:k])
+        hits = [so_far.find(s) for s in stop if s in so_far]
+        if hits:
+            expected, length = so_far[: min(hits)], k
             break
-    detokenizer.finish("a b c and more")
-    assert detokenizer.text == "a "
-    assert detokenizer.take(finished=True) == "a "
-    assert detokenizer.take(finished=True) == ""
+    detokenizer, pieces = run(tiny.tokenizer, ids, stop)
+    assert detokenizer.stopped == any(s in text for s in stop)
+    assert len(pieces) == length, "it must end with the token that completes the stop string"
+    assert detokenizer.text == expected
+    shown = ""
+    longest = max(map(len, stop), default=1)
+    for k, piece in enumerate(pieces, 1):
+        shown += piece
+        assert expected.startswith(shown), "something was shown that the stop string took back"
+        if k < length:
+            assert len(decode(tiny.tokenizer, ids[:k])) - len(shown) < longest, (
+                "more was held back than may be a stop string"
+            )
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "stop", "left"),
+    [
+        ([97, 0xC3, 256], ("é",), "a"),
+        ([97, 0xC3, 256], ("aé",), ""),
+        ([97, 257], ("स्",), "a"),
+        ([97, 257], ("\ufffd",), "aस्"),
+        ([97, 0xC3], ("b", "\ufffd"), "a"),
+        ([97, 0xC3, 256], ("a\ufffd",), "aé\ufffd"),
+    ],
+)
+def test_a_stop_string_held_back_until_the_end_is_found(ids, stop, left):
+    """The last token begins a character, so all of it is held back until no token follows."""
+    detokenizer, _ = run(STRADDLING, ids, stop)
+    assert detokenizer.text == left
+    assert detokenizer.stopped == any(s in decode(STRADDLING, ids) for s in stop)
+
+
+@given(data=st.data())
+def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(data):
+    ids = data.draw(st.lists(st.sampled_from([97, 98, 0xC3, 0xA9, 0xE0, 0xA4, 256, 257]), min_size=1, max_size=8))
+    stop = tuple(data.draw(st.lists(st.text(alphabet="abéस\ufffd", min_size=1, max_size=3), max_size=3)))
+    detokenizer, _ = run(STRADDLING, ids, stop)
+    assert not any(s in detokenizer.text for s in stop)
+    assert detokenizer.stopped or detokenizer.text == decode(STRADDLING, ids)
 
 
 # After a prompt ------------------------------------------------------------------------------------------------
 
 
-LLAMAS = whole_words()
-MILL = encode(LLAMAS, "the old mill")
-A, E, SPACE = LLAMAS.convert_tokens_to_ids(["▁a", "e", "▁"])
-
-
 @given(data=st.data())
 def test_the_text_is_what_prompt_and_new_tokens_together_add(data):
-    """A decoder that strips the first space of a text, and characters of several tokens on both sides."""
+    """Characters of several tokens on both sides. One that the prompt begins is part of the text."""
     words = st.sampled_from(["the", " old", " ", "  ", " a", "e", "é", "🙂", "न", " 🙂"])
     prompt = encode(LLAMAS, "".join(data.draw(st.lists(words, max_size=30))))
     new = encode(LLAMAS, "x" + "".join(data.draw(st.lists(words, min_size=1, max_size=12))))[1:]
     added = decode(LLAMAS, prompt + new)[len(decode(LLAMAS, prompt)) :]
-    assert TextAfter(LLAMAS, prompt)(new) == added
-    detokenizer, pieces = run(LLAMAS, new, prompt=prompt)
-    assert detokenizer.text == "".join(pieces) == added
-
-
-def test_a_character_that_the_prompt_begins_is_part_of_the_text():
+    assert TextAfter(LLAMAS, prompt)(new) == run(LLAMAS, new, prompt=prompt)[0].text == added
     *begun, last = encode(LLAMAS, "so 🙂")
-    assert TextAfter(LLAMAS, begun)([last, A]) == "🙂 a"
-    detokenizer, pieces = run(LLAMAS, [last, A], prompt=begun)
-    assert (detokenizer.text, "".join(pieces)) == ("🙂 a", "🙂 a")
+    assert TextAfter(LLAMAS, begun)([last, A]) == run(LLAMAS, [last, A], prompt=begun)[0].text == "🙂 a"
 
 
 def test_a_prompt_without_text_of_its_own_begins_the_text():
@@ -242,40 +190,46 @@ def test_a_long_prompt_is_not_decoded_again_for_each_token():
     assert max(lengths) < 100
 
 
+# In the engine and over HTTP --------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
-def llama(tiny):
+def llm(tiny):
     """The tiny model with a tokenizer of Llama 2's kind."""
-    return replace(tiny, tokenizer=LLAMAS)
+    return engine(replace(tiny, tokenizer=LLAMAS), num_blocks=16)
+
+
+PROMPT = "the old mill"
+BYTE = LLAMAS.convert_tokens_to_ids("<0xE0>")
 
 
 @pytest.mark.parametrize(
-    ("stop", "text"), [((), " a a a"), (("a",), " "), ((" a",), ""), (("a a",), " "), (("ill",), " a a a")]
+    ("token", "stop", "text"),
+    [
+        *((A, *row) for row in [((), " a a a"), (("a",), " "), ((" a",), ""), (("a a",), " "), (("ill",), " a a a")]),
+        (BYTE, ("\ufffd",), ""),  # held back until the end
+    ],
 )
-def test_the_engine_keeps_the_first_space(llama, stop, text):
-    params = SamplingParams(3, adjust=Penalties(bias={A: 100.0}), stop=stop, ignore_eos=True)
-    llm = LLM(llama, num_blocks=8, verbose=False)
-    (output,) = llm.generate("the old mill", params)[0].outputs
-    assert output.text == text
-    assert "".join(llm.stream("the old mill", params)) == text
-    assert output.finish_reason == ("length" if text == " a a a" else "stop")
-    for beam in beam_search(llm, "the old mill", width=2, max_tokens=3, ignore_eos=True):
-        assert "the old mill" + beam.text == decode(LLAMAS, MILL + beam.token_ids)
+def test_the_engine_keeps_the_first_space(llm, token, stop, text):
+    params = SamplingParams(3, adjust=Penalties(bias={token: 100.0}), stop=stop, ignore_eos=True)
+    output = output_of(llm, PROMPT, params)
+    assert (output.text, output.finish_reason) == (text, "length" if text == " a a a" else "stop")
+    assert "".join(llm.stream(PROMPT, params)) == text
 
 
-@pytest.fixture(scope="module")
-def server(llama):
-    with BackgroundServer(create_app(LLM(llama, num_blocks=16, verbose=False))) as running:
-        yield running
+def test_beams_keep_the_first_space(llm):
+    for beam in beam_search(llm, PROMPT, width=2, max_tokens=3, ignore_eos=True):
+        assert PROMPT + beam.text == decode(LLAMAS, MILL + beam.token_ids)
 
 
 @pytest.mark.parametrize("echo", [False, True])
-@pytest.mark.parametrize("stop", [None, "a a"])
-def test_the_server_keeps_the_first_space(server, echo, stop):
-    prompt = "the old mill"
-    body = {"prompt": prompt, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
-    text = prompt * echo + (" " if stop else " a a a")
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
-    assert answer["choices"][0]["text"] == text
-    lines = httpx.post(f"{server.url}/v1/completions", json=body | {"stream": True}, timeout=60).text.split("data: ")
-    events = [json.loads(line) for line in lines if line.startswith("{")]
-    assert "".join(event["choices"][0]["text"] for event in events) == text
+@pytest.mark.parametrize(("stop", "text"), [(None, " a a a"), ("a a", " ")])
+def test_the_server_keeps_the_first_space(llm, echo, stop, text):
+    body = {"prompt": PROMPT, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
+    with BackgroundServer(create_app(llm)) as server:
+        whole, streamed = (
+            httpx.post(f"{server.url}/v1/completions", json=body | more, timeout=60) for more in ({}, {"stream": True})
+        )
+    events = [json.loads(line) for line in streamed.text.split("data: ") if line.startswith("{")]
+    assert whole.json()["choices"][0]["text"] == PROMPT * echo + text
+    assert "".join(event["choices"][0]["text"] for event in events) == PROMPT * echo + text

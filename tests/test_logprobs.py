@@ -8,12 +8,12 @@ import random
 import pytest
 import torch
 
-from pagedlab import LLM, SamplingParams
+from pagedlab import LLM
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
-from support.engines import assert_idle, exactly, finished, ids_of, plain_logits, poison
+from support.engines import assert_idle, drain, engine, exactly, finished, ids_of, plain_logits
 from support.refused import refused
 
 K = 5
@@ -36,14 +36,14 @@ def assert_said(said, token, row, k=K):
         assert said.logprob == dict(said.top)[token]  # to the last bit: clients ask whether the likeliest was taken
 
 
-def assert_right(model, done):
+def assert_right(model, done, k=K):
     """Every token of each text."""
     prompt = done.prompt_token_ids
     for output in done.outputs:
-        rows = rows_of(model, prompt + output.token_ids)
+        rows = rows_of(model, prompt + output.token_ids)[len(prompt) - 1 :]
         assert len(output.logprobs) == len(output.token_ids)
-        for i, said in enumerate(output.logprobs):
-            assert_said(said, output.token_ids[i], rows[len(prompt) - 1 + i])
+        for said, token, row in zip(output.logprobs, output.token_ids, rows, strict=False):
+            assert_said(said, token, row, k)
 
 
 def prompts(seed, count, longest=40):
@@ -60,44 +60,35 @@ HOW = {
     "swap": ({"num_blocks": 26, "scheduler": SwappingScheduler}, {"temperature": 0.8, "n": 2}),
     "chunked and recompute": ({"num_blocks": 18, "max_batch_tokens": 7}, {"temperature": 0.8, "n": 2}),
     "prompt lookup": ({"kind": SpeculativeLLM, "drafter": PromptLookup(k=3)}, {}),
+    "draft model": ({"kind": SpeculativeLLM}, {"temperature": 0.9}),
 }
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_logprobs_are_those_of_a_plain_forward_pass(exact, how, seed):
-    options, params = dict(HOW[how][0]), HOW[how][1]
-    kind = options.pop("kind", LLM)
-    llm = kind(exact, verbose=False, **{"block_size": 4, "num_blocks": 256, **options})
+    options, params = HOW[how]
+    if how == "draft model":
+        options = options | {"drafter": DraftModel(exact, k=3)}
+    llm = engine(exact, **{"block_size": 4, **options})
     asked = exactly(16, logprobs=K, seed=seed, **params)
     for _ in range(2):  # the second time the cache has all of it, which must not matter
         for completion in llm.generate(prompts(seed, 4, 20), asked):
             assert_right(exact, completion)
     assert not options.get("num_blocks") or llm.stats.preemptions > 0
-    assert llm.pool.num_free == llm.pool.num_blocks
+    assert_idle(llm)
 
 
-def test_a_draft_models_tokens_have_the_targets_logprobs(exact, seed):
-    llm = SpeculativeLLM(exact, num_blocks=128, verbose=False, drafter=DraftModel(exact, k=3))
-    asked = exactly(12, logprobs=K, temperature=0.9, seed=seed)
-    for completion in llm.generate(prompts(seed, 4), asked):
-        assert_right(exact, completion)
-    assert llm.stats.accepted_tokens > 0
-
-
-def test_only_what_is_asked_for_is_told(exact, seed):
-    """Neighbours in a batch: some ask for nothing, some for their tokens."""
+@pytest.mark.parametrize("asked", [None, 0, 10**6])
+def test_only_what_is_asked_for_is_told(exact, asked, seed):
+    """Beside a neighbour that asks for something else."""
     llm = LLM(exact, num_blocks=128, verbose=False)
-    plain = [p for p in prompts(seed, 5) if len(p) > 1]
-    ask = [{}, {"logprobs": 0}, {"logprobs": 10**6}, {}]
-    done = llm.generate(plain, [SamplingParams(max_tokens=4, **a) for a in ask])
-    expected = LLM(exact, num_blocks=128, verbose=False).generate(plain, SamplingParams(max_tokens=4))
-    assert ids_of(done) == ids_of(expected)
-    for completion, a in zip(done, ask, strict=True):
-        (output,) = completion.outputs
-        assert (output.logprobs is None) == ("logprobs" not in a)
-        rows = rows_of(exact, completion.prompt_token_ids + output.token_ids)[len(completion.prompt_token_ids) - 1 :]
-        for i, said in enumerate(output.logprobs or []):
-            assert_said(said, output.token_ids[i], rows[i], min(a["logprobs"], exact.vocab_size))
+    prompt, *others = prompts(seed, 3)
+    done, _ = llm.generate([prompt, others[0]], [exactly(4, logprobs=asked), exactly(4, logprobs=2)])
+    assert ids_of([done]) == ids_of(llm.generate([prompt], exactly(4)))
+    if asked is None:
+        assert done.outputs[0].logprobs is None
+    else:
+        assert_right(exact, done, min(asked, exact.vocab_size))
 
 
 # Texts that are scored ----------------------------------------------------------------------------------------------
@@ -108,37 +99,31 @@ def test_a_text_is_scored_beside_others(exact, seed, rows, caching, monkeypatch)
     """In parts or at once, in the middle of others' answers, which get the same tokens."""
     monkeypatch.setattr("pagedlab.recipes.logprobs.ROWS", rows)
     texts = prompts(seed, 4)
-    alone = ids_of(LLM(exact, num_blocks=64, verbose=False).generate(texts, exactly(6)))
-    llm = LLM(exact, num_blocks=64, block_size=4, prefix_caching=caching, verbose=False)
-    poison(llm.cache)
+    alone = ids_of(engine(exact, 64).generate(texts, exactly(6)))
+    llm = engine(exact, 64, 4, prefix_caching=caching)
     ids = [llm.add(text, exactly(6)) for text in texts]
     done = {}
     while llm.num_unfinished:
         done |= finished(llm.step())
         for text in texts:
-            scores = score(llm, text, K)
-            assert scores[0] is None
-            assert len(scores) == len(text)
-            expected = rows_of(exact, text)
-            for i, said in enumerate(scores[1:]):
-                assert_said(said, text[i + 1], expected[i])
-    assert [done[i].outputs[0].token_ids for i in ids] == alone
+            first, *scores = score(llm, text, K)
+            assert first is None
+            for said, token, row in zip(scores, text[1:], rows_of(exact, text)[:-1], strict=True):
+                assert_said(said, token, row)
+    assert ids_of([done[i] for i in ids]) == alone
     assert_idle(llm)
 
 
 def test_a_text_that_does_not_fit(exact):
-    llm = LLM(exact, num_blocks=8, block_size=4, verbose=False)
+    llm = engine(exact, 8, 4)
     with refused("needs 9 blocks of 4 tokens .* and the pool has 8"):
         score(llm, [5] * 33)
-    request_id = llm.add([5] * 20, exactly(3))
+    with refused("top"):
+        score(llm, [5], top=-1)
+    llm.add([5] * 20, exactly(3))
     llm.step()
     with pytest.raises(OutOfBlocks, match="needs 8 blocks and 3 are free"):
         score(llm, [5] * 32)
-    done = {}
-    while llm.num_unfinished:
-        done |= finished(llm.step())
-    assert len(done[request_id].outputs[0].token_ids) == 3
+    drain(llm)
     assert len(score(llm, [5] * 32)) == 32
-    with refused("top"):
-        score(llm, [5], top=-1)
     assert_idle(llm)

@@ -15,20 +15,17 @@ from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
-from pagedlab import LLM
 from pagedlab import model as model_module
 from pagedlab.attention import get_backend
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model
 from pagedlab.model import Model, load_model
-from pagedlab.outputs import NOT_FINITE
 from pagedlab_serve import hub
-from support.engines import exactly, output_of, paged_logits, plain_logits
+from support.engines import paged_logits, plain_logits
 from support.refused import refused
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 CACHED = "it is in the local Hugging Face cache"
 FALLBACK = "the real Qwen is not on this machine; `pagedlab download` fetches it"
-NOWHERE = "is no folder, no .gguf file and not in the local Hugging Face cache"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
 
@@ -149,38 +146,24 @@ def change_weights(folder, change):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def with_file(name, said):
-    return lambda folder: (folder / name).write_text(said)
-
-
-def without(name):
-    return lambda folder: (folder / name).unlink()
-
-
-def with_config(**changes):
-    return lambda folder: edit(folder, **changes)
-
-
-def with_weights(change):
-    return lambda folder: change_weights(folder, change)
-
-
 DEEP = '{"a": ' * 10_000 + "1" + "}" * 10_000
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (without("model.safetensors"), "holds no weights"),
-        (without("config.json"), "holds no config"),
-        (without("tokenizer.json"), "holds no tokenizer"),
-        (with_file("tokenizer.json", DEEP), "cannot load the tokenizer"),
-        (with_file("config.json", "[1]"), "cannot load the config"),
-        (with_file("config.json", DEEP), "cannot load the config"),
-        (with_config(model_type=["qwen2"]), "cannot load the config"),
-        (with_weights(lambda w: w.pop(QUERY)), f"has missing weights, 1 in all, first {QUERY}:"),
-        (with_weights(lambda w: w.update(more=torch.zeros(2))), "has unexpected weights, 1 in all, first more"),
-        (with_config(intermediate_size=48), "has mismatched weights, 15 in all"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
+        (lambda folder: (folder / "config.json").unlink(), "holds no config"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer"),
+        (lambda folder: (folder / "tokenizer.json").write_text(DEEP), "cannot load the tokenizer"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "cannot load the config"),
+        (lambda folder: edit(folder, model_type=["qwen2"]), "cannot load the config"),
+        (lambda folder: change_weights(folder, lambda w: w.pop(QUERY)), f"missing weights, 1 in all, first {QUERY}"),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(more=w[QUERY].clone())),
+            "unexpected weights, 1 in all",
+        ),
+        (lambda folder: edit(folder, intermediate_size=48), "has mismatched weights, 15 in all"),
     ],
 )
 def test_folders_that_are_no_model(spoilt, spoil, said, capfd):
@@ -228,20 +211,6 @@ def test_weights_that_are_loaded_all_the_same(spoilt, tiny):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"rms_norm_eps": float("nan")},
-        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 0.0}},
-    ],
-    ids=str,
-)
-def test_a_config_without_finite_logits(spoilt, changes):
-    edit(spoilt, **changes)
-    output = output_of(LLM(load(spoilt), num_blocks=8, verbose=False), [7, 8, 9], exactly(3))
-    assert (output.finish_reason, output.error) == ("error", NOT_FINITE)
-
-
-@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"softcap": 30.0}, "takes softcap"),
@@ -273,17 +242,9 @@ def test_loading_leaves_the_garbage_collector_as_it_was(collects):
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        *((name, f"{name}' {NOWHERE}") for name in ("./no/such/folder", "~nobody/no", "no-such.gguf", "some/model")),
-        ("x" * 5000, NOWHERE),
-        (5, "model must be a folder"),
-        ("", "model must be a folder"),
-    ],
-)
-def test_names_that_lead_nowhere(name, said):
-    with refused(said):
+@pytest.mark.parametrize("name", ["./no/such/folder", "~nobody/no", "no-such.gguf", "some/model", "x" * 5000])
+def test_names_that_lead_nowhere(name):
+    with refused("is no folder, no .gguf file and not in the local Hugging Face cache"):
         load_model(name)
 
 
@@ -292,18 +253,6 @@ def test_gguf_files_that_are_none(content, tmp_path):
     (tmp_path / "broken.gguf").write_bytes(content)
     with refused(r"cannot load the \w+ of '.*broken\.gguf'"):
         load_model(tmp_path / "broken.gguf")
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda:99", None])
-def test_no_such_device(device):
-    with refused(f"device must be one of 'auto', 'cpu'.*, got '{device}'"):
-        load_model(TINY_MODEL, device=device)
-
-
-@pytest.mark.parametrize("dtype", ["int8", torch.int64, None])
-def test_no_such_dtype(dtype):
-    with refused("dtype must be one of 'auto', 'float32', .*, got "):
-        load_model(TINY_MODEL, dtype=dtype)
 
 
 # What a model is asked --------------------------------------------------------------------------------------------
@@ -361,14 +310,12 @@ def test_the_same_logits_on_pages(dtype, bound):
 
 
 def test_weights_in_several_files(tmp_path, tiny):
+    """tests/test_broken_files.py has such folders in which a file is missing or broken."""
     with tiny.stock_attention() as module:
         module.save_pretrained(tmp_path, max_shard_size="1MB")
     tiny.tokenizer.save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     assert_same_weights(load(tmp_path, dtype="float32"), tiny)
-    next(tmp_path.glob("*.safetensors")).unlink()
-    with refused("cannot load"):
-        load(tmp_path)
 
 
 PARTS = {  # of Qwen2, and what llama.cpp calls them
@@ -391,31 +338,33 @@ def write_gguf(path, model):
     """The model as a GGUF file in fp32."""
     gguf = pytest.importorskip("gguf")
     config, tokenizer = model.module.config, json.loads(model.tokenizer.backend_tokenizer.to_str())
-    writer = gguf.GGUFWriter(str(path), "qwen2")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     special = {token["id"] for token in tokenizer["added_tokens"]}
-    tokens = model.tokenizer.convert_ids_to_tokens(list(range(len(model.tokenizer))))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if i in special else 1 for i in range(len(tokens))])
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-    writer.add_eos_token_id(model.tokenizer.eos_token_id)
+    entries = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "rope_freq_base": config.rope_parameters["rope_theta"],
+        "tokenizer_model": "gpt2",
+        "tokenizer_pre": "qwen2",
+        "token_list": model.tokenizer.convert_ids_to_tokens(list(range(len(model.tokenizer)))),
+        "token_types": [3 if i in special else 1 for i in range(len(model.tokenizer))],
+        "token_merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
+        "eos_token_id": model.tokenizer.eos_token_id,
+    }
+    writer = gguf.GGUFWriter(str(path), "qwen2")
+    for name, value in entries.items():
+        getattr(writer, f"add_{name}")(value)
     for name, weight in model.module.state_dict().items():
         if name != "lm_head.weight":  # tied
             for ours, theirs in PARTS.items():
                 name = name.replace(ours, theirs)
             writer.add_tensor(name, weight.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for part in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{part}_to_file")()
     writer.close()
 
 

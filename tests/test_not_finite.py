@@ -25,7 +25,7 @@ from pagedlab_serve.background import BackgroundServer
 from pagedlab_serve.cli.chat import converse
 from pagedlab_serve.cli.main import main
 from support.drafters import Recalls
-from support.engines import assert_idle, breaking_at, engine, exactly, prompts_of
+from support.engines import assert_idle, breaking_at, engine, exactly, output_of, prompts_of, texts_of
 
 LENGTHS = [20, 33, 7]
 NEW = 12
@@ -54,27 +54,18 @@ def breaking(tiny, answers, place):
     return breaking_at(tiny, answers[0][place])
 
 
-def spoilt_rows(vocabulary):
-    """Rows that have no distribution, by what is wrong with them."""
-    rows = {"NaN": torch.randn(vocabulary), "inf": torch.randn(vocabulary), "all -inf": torch.randn(vocabulary)}
-    rows["NaN"][vocabulary // 2] = torch.nan
-    rows["inf"][-1] = torch.inf
-    rows["all -inf"][:] = -torch.inf
-    rows["all NaN"] = torch.full((vocabulary,), torch.nan)
-    rows["NaN among -inf"] = torch.full((vocabulary,), -torch.inf).index_fill_(0, torch.tensor([1]), torch.nan)
-    return rows
+INF, NAN = torch.inf, torch.nan
+SPOILT = [[1, NAN, 2], [1, 2, INF], [-INF] * 3, [NAN] * 3, [-INF, NAN, -INF]]
 
 
-@pytest.mark.parametrize("kind", spoilt_rows(2))
-@pytest.mark.parametrize("asked", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}], ids=str)
-def test_the_sampler_marks_a_row(kind, asked):
+@pytest.mark.parametrize("asked", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.2}], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_sampler_marks_a_row(asked, temperature):
     """A row with some -inf is none of them."""
-    sound = torch.randn(10)
-    sound[::2] = -torch.inf
-    logits = torch.stack([spoilt_rows(10)[kind], sound]).repeat(2, 1)
-    params = [SamplingParams(temperature=t, **asked) for t in (0.0, 0.0, 1.0, 1.0)]
-    tokens = sample_rows(logits, params, [0.5] * 4)
-    assert [token == NO_TOKEN for token in tokens.tolist()] == [True, False] * 2
+    logits = torch.tensor([*SPOILT, [1.0, -INF, 2.0]])
+    params = [SamplingParams(temperature=temperature, **asked)] * len(logits)
+    tokens = sample_rows(logits, params, [0.5] * len(logits)).tolist()
+    assert [token == NO_TOKEN for token in tokens] == [True] * len(SPOILT) + [False]
 
 
 DRAFTERS = {
@@ -123,19 +114,18 @@ def test_a_draft_model_that_breaks_ends_its_drafts_alone(tiny, breaking, prompts
     assert_idle(llm)
 
 
-def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, place):
-    """All samples of one prompt are neighbours, too."""
+def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, answers, place):
     params = exactly(NEW, temperature=0.8, n=6, seed=2)
-    (expected,) = engine(tiny).generate(prompts[:1], params)
-    (done,) = engine(breaking).generate(prompts[:1], params)
-    broken = next(iter(torch.nonzero(breaking.module.get_input_embeddings().weight.isnan().any(1)))).item()
-    reasons = set()
-    for output, plain in zip(done.outputs, expected.outputs, strict=True):
-        reasons.add(output.finish_reason)
-        end = plain.token_ids.index(broken) + 1 if broken in plain.token_ids[:-1] else NEW
-        assert output.token_ids == plain.token_ids[:end]
-        assert output.finish_reason == ("length" if end == NEW else "error")
-    assert reasons == {"length", "error"}
+    (expected,), (done,) = (engine(model).generate(prompts[:1], params) for model in (tiny, breaking))
+    token = answers[0][place]
+    ends = [each.token_ids.index(token) + 1 if token in each.token_ids[:-1] else NEW for each in expected.outputs]
+    assert texts_of([done]) == [
+        [
+            (each.token_ids[:end], "length" if end == NEW else "error")
+            for each, end in zip(expected.outputs, ends, strict=True)
+        ]
+    ]
+    assert min(ends) < max(ends) == NEW
 
 
 def test_a_scored_prompt(breaking, prompts, answers, place):
@@ -149,25 +139,20 @@ def test_a_scored_prompt(breaking, prompts, answers, place):
 
 def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place):
     """In a step with the token, the rows before it break, too: so do their blocks."""
-    token = answers[0][place]
     llm = engine(breaking)
-    (bad,) = llm.generate([[*prompts[1], token, *prompts[1]]], exactly(3))
-    (good,) = llm.generate([prompts[1]], exactly(NEW))
-    assert bad.outputs[0].finish_reason == "error"
-    assert good.outputs[0].token_ids == answers[1]
-    (again,) = llm.generate([prompts[1]], exactly(NEW))
-    assert again.outputs[0].token_ids == answers[1]
+    bad = output_of(llm, [*prompts[1], answers[0][place], *prompts[1]], exactly(3))
+    assert bad.finish_reason == "error"
+    for _ in range(2):
+        assert output_of(llm, prompts[1], exactly(NEW)).token_ids == answers[1]
     assert llm.stats.cached_tokens >= 32
     assert_idle(llm)
 
 
-@pytest.mark.parametrize("stop", [(), ("zzzz",)])
-def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, place, stop):
+def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, place):
     llm = engine(breaking)
     pieces = []
-    stream = llm.stream(prompts[0], exactly(NEW, stop=stop))
     with pytest.raises(FloatingPointError, match=f"^{NOT_FINITE}$"):
-        pieces.extend(stream)
+        pieces.extend(llm.stream(prompts[0], exactly(NEW)))
     assert "".join(pieces) == tiny.decode(answers[0][: place + 1])
     assert "".join(llm.stream(prompts[1], exactly(NEW))) == tiny.decode(answers[1])
     assert_idle(llm)
@@ -181,7 +166,7 @@ def test_a_recording_says_so(breaking, prompts):
     assert {state["r0"].state for state in states if "r0" in state} == {"running", "error"}
 
 
-# The server ---------------------------------------------------------------------------------------------------
+# The server and the commands ------------------------------------------------------------------------------------
 
 
 def no_constant(name):
@@ -189,49 +174,36 @@ def no_constant(name):
 
 
 @pytest.fixture(scope="module")
-def server(breaking):
+def post(breaking):
+    """Post a body: the status, and the answer's JSON or its events."""
     with BackgroundServer(create_app(LLM(breaking, num_blocks=128, verbose=False))) as running:
-        yield running
 
+        def ask(**body):
+            body = {"temperature": 0, "ignore_eos": True, "max_tokens": NEW, **body}
+            answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=60)
+            parts = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+            return answer.status_code, [json.loads(part, parse_constant=no_constant) for part in parts]
 
-def post(server, **body):
-    answer = httpx.post(f"{server.url}/v1/completions", json=body | {"ignore_eos": True, "max_tokens": NEW}, timeout=60)
-    return answer.status_code, json.loads(answer.text, parse_constant=no_constant)
+        yield ask
 
 
 @pytest.mark.parametrize("more", [{}, {"temperature": 1, "top_k": 1}, {"logprobs": 1}, {"echo": True, "logprobs": 1}])
-def test_the_request_alone_gets_an_error(server, tiny, prompts, answers, more):
-    asked = {"temperature": 0, **more}
-    status, body = post(server, prompt=prompts[0], **asked)
-    assert status == 500
-    assert body["error"] | {"param": None} == {
-        "message": NOT_FINITE, "type": "server_error", "param": None, "code": "logits_not_finite",
-    }  # fmt: skip
-    status, body = post(server, prompt=[prompts[1], prompts[0]], **asked)
-    assert (status, body["error"]["code"]) == (500, "logits_not_finite")
-    status, body = post(server, prompt=prompts[1], **asked)
+def test_over_http_the_request_alone_gets_an_error(post, tiny, prompts, answers, more):
+    for prompt in (prompts[0], [prompts[1], prompts[0]]):
+        status, [body] = post(prompt=prompt, **more)
+        error = body["error"]
+        assert (status, error["message"], error["type"]) == (500, NOT_FINITE, "server_error")
+        assert error["code"] == "logits_not_finite"
+    status, [body] = post(prompt=prompts[1], **more)
     assert status == 200
     assert body["choices"][0]["text"].endswith(tiny.decode(answers[1]))
 
 
-def test_a_stream_over_http_ends_with_an_error(server, tiny, prompts, answers, place):
-    body = {
-        "prompt": prompts[0],
-        "temperature": 0,
-        "max_tokens": NEW,
-        "ignore_eos": True,
-        "stream": True,
-        "logprobs": 0,
-    }
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
-    *events, last = [json.loads(line, parse_constant=no_constant) for line in lines]
+def test_a_stream_over_http_ends_with_an_error(post, tiny, prompts, answers, place):
+    _, [*events, last] = post(prompt=prompts[0], stream=True, logprobs=0)
     assert last["error"]["message"] == NOT_FINITE
     assert "".join(event["choices"][0]["text"] for event in events) == tiny.decode(answers[0][: place + 1])
     assert {event["choices"][0]["finish_reason"] for event in events} == {None}
-
-
-# The commands ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [[], ["The end"]])
@@ -246,8 +218,8 @@ def test_generate_prints_what_there_is_and_one_line(breaking, prompts, tiny, mor
 
 def test_a_chat_says_so_and_goes_on(tiny, capsys):
     question = "Why is the sky blue?"
-    (plain,) = LLM(tiny, num_blocks=64, verbose=False).generate([[{"role": "user", "content": question}]], exactly(8))
-    llm = LLM(breaking_at(tiny, plain.outputs[0].token_ids[5]), num_blocks=64, verbose=False)
+    plain = output_of(engine(tiny), [{"role": "user", "content": question}], exactly(8))
+    llm = engine(breaking_at(tiny, plain.token_ids[5]))
     converse(llm, exactly(8), [question], Console())
     assert f"error: {NOT_FINITE}\n" in capsys.readouterr().out
     assert_idle(llm)

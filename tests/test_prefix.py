@@ -252,19 +252,17 @@ def test_the_machine_finds_the_bug(bug):
         search(machine)
 
 
-# Names ------------------------------------------------------------------------------------------------------------
+# Names and examples -------------------------------------------------------------------------------------------------
 
 
-def test_names_are_chained():
+def test_names_are_chained_and_those_of_a_published_collision():
     def xxh64(parent, tokens):
         return xxhash.xxh64_digest(parent + b"".join(token.to_bytes(4, "little", signed=True) for token in tokens))
 
     first, second = hash_chain([*T, *T, 7])
     assert (first, second) == (xxh64(b"", T), xxh64(first, T))
-    assert len({first, second, hash_chain([*A, *T])[1]}) == 3
-
-
-# Examples -----------------------------------------------------------------------------------------------------------
+    assert [name.hex() for name in hash_chain(A)] == [name.hex() for name in hash_chain(B)] == ["ac929a52ccb6c480"]
+    assert hash_chain([*A, *T]) == hash_chain([*B, *T]) != [first, second]
 
 
 def serve(cache, tokens, salt=None):
@@ -281,36 +279,6 @@ def hit(cache, tokens, salt=None):
     found = table.num_tokens
     table.free()
     return found
-
-
-def test_a_real_collision_is_a_miss():
-    assert [name.hex() for name in hash_chain(A)] == [name.hex() for name in hash_chain(B)] == ["ac929a52ccb6c480"]
-    assert hash_chain([*A, *T]) == hash_chain([*B, *T])
-    cache = PrefixCache(BlockPool(16))
-    first = serve(cache, [*A, *T])
-    assert hit(cache, B) == 0  # the tokens differ
-    assert serve(cache, B).block_ids[0] not in first.block_ids
-    assert hit(cache, [*B, *T]) == 16  # T has the right name and the right tokens, and is not behind B
-    second = serve(cache, [*B, *T])
-    assert not set(first.block_ids) & set(second.block_ids)
-    assert (hit(cache, [*B, *T]), hit(cache, [*A, *T])) == (32, 0)  # the newest of a name is found
-
-
-def test_a_child_of_an_evicted_parent_is_not_found_when_the_parent_comes_back():
-    pool = BlockPool(8, 4)
-    cache = PrefixCache(pool)
-    table = serve(cache, range(8))
-    parent, child = table.block_ids
-    pool.share(child)  # somebody goes round the tables
-    table.free()
-    pool.forget(parent)
-    assert hit(cache, range(8)) == 0
-    assert serve(cache, range(4)).num_tokens == 4
-    assert hit(cache, range(8)) == 4
-    again = serve(cache, range(8))
-    assert (hit(cache, range(8)), again.block_ids[1] != child) == (8, True)
-    pool.release(child)
-    assert (pool.num_used, pool.num_cached) == (2, 0)  # the stale entry is gone, and its block is free
 
 
 @pytest.mark.parametrize("is_twin", [False, True])
@@ -330,12 +298,9 @@ def test_a_block_is_hashed_once_however_often_its_table_is_registered(is_twin):
 
 def test_salts_keep_tenants_apart():
     cache = PrefixCache(BlockPool(64, 4), salt="tenant")
-    salts = [None, "", "a", "b", "\N{SNOWMAN}"]
-    for salt in salts:
+    for salt in [None, "", "a", "b", "\N{SNOWMAN}"]:
         assert hit(cache, range(12), salt) == 0
         serve(cache, range(12), salt)
-    tables = [cache.match(range(13), salt) for salt in salts]
-    assert len({block_id for table in tables for block_id in table.block_ids}) == 3 * len(salts)
     assert hit(cache, range(12)) == hit(cache, range(12), "tenant") == 12
 
 

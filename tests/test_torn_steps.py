@@ -22,7 +22,8 @@ from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Plan, Scheduler
-from support.engines import all_ids_of, exactly, finished
+from support.engines import all_ids_of, drain, exactly
+from support.faults import Fault, raising_at
 from support.operations import LONG_RUN, OPERATIONS
 from support.refused import refused
 from support.toy import at_each_line, checksum, some_moments, toy, toy_ahead
@@ -45,15 +46,11 @@ ENGINES = {
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-class Fault(RuntimeError):
-    """What is planted."""
-
-
 class Cycle:
-    """Holds a stream and itself, so that only the garbage collector can end the stream."""
+    """Holds a generator and itself, so that only the garbage collector can end the generator."""
 
-    def __init__(self, stream):
-        self.stream = stream
+    def __init__(self, generator):
+        self.generator = generator
         self.own = self
 
 
@@ -75,8 +72,10 @@ def use(llm):
     llm.abort(first)
     found = answers(llm)
     assert "".join(llm.stream(REPEATING, PLAIN))
-    while llm.num_unfinished:
-        llm.step()
+    assert len(score(llm, [5] * 30)) == 30  # it needs all of a small pool
+    search = beams(llm, [3, 4], width=2, max_tokens=4)
+    next(search)
+    Cycle(search)
     return found
 
 
@@ -212,28 +211,15 @@ def test_a_readers_class_is_wrong_at_any_call(tiny, part, method, rng):
         assert_starts_clean(llm, expected, f"{part}.{method}, call {at} of {counted.calls}: {how}")
 
 
-@pytest.mark.parametrize("fails", ["model", "subscriber", "on_step"])
-def test_what_a_reader_adds_fails(tiny, fails):
+@pytest.mark.parametrize("name", ["subscriber", "on_step"])
+def test_a_callback_that_fails_is_named_and_breaks_nothing(tiny, name):
     expected = answers(toy(tiny))
     llm = toy(tiny)
-    calls = Counter()
-
-    def faulty(*arguments):
-        calls["all"] += 1
-        if calls["all"] == 3:
-            raise Fault
-        return checksum(*arguments) if fails == "model" else None
-
-    if fails == "model":
-        llm.forward = faulty
-        with pytest.raises(Fault):
-            answers(llm)
-    else:
-        listen = llm.pool.subscribe if fails == "subscriber" else llm.on_step
-        listen(faulty)
-        with pytest.warns(UserWarning, match="raised Fault"):
-            assert answers(llm) == expected
-    assert_starts_clean(llm, expected, fails)
+    listen = llm.pool.subscribe if name == "subscriber" else llm.on_step
+    listen(raising_at(2, lambda *_: None, Fault))
+    with pytest.warns(UserWarning, match="a callback raised Fault"):
+        assert answers(llm) == expected
+    assert_starts_clean(llm, expected, name)
 
 
 def test_a_failed_step_ends_all_requests_and_watchers_go_on(tiny):
@@ -241,29 +227,21 @@ def test_a_failed_step_ends_all_requests_and_watchers_go_on(tiny):
     events = []
     llm.pool.subscribe(events.append)
     first = llm.add(PROMPT, PLAIN)
-    [completion] = llm.step()
-    llm.forward = lambda *_: fail()
+    stream = llm.stream([3, 4], PLAIN)
+    next(stream)
+    old = llm.pool
+    llm.forward = raising_at(0, checksum, Fault)
     with pytest.raises(Fault):
         llm.step()
-    llm.forward = checksum
-    old = llm.pool
     second = llm.add([3, 4], PLAIN)
     events.clear()
-    [dropped, other] = llm.step()
-    assert dropped is completion
-    assert completion.outputs[0].finish_reason == "error"
-    assert completion.finished
-    assert (first, second) == (completion.request_id, other.request_id)
+    dropped, _, other = llm.step()
+    assert (first, second) == (dropped.request_id, other.request_id)
+    assert dropped.finished
+    assert dropped.outputs[0].finish_reason == "error"
     assert llm.pool is not old
     assert events, "subscribers hear the new pool"
     assert llm.num_unfinished == 1
-
-
-def test_who_waits_for_a_request_that_was_dropped_hears_it(tiny):
-    llm = toy(tiny)
-    stream = llm.stream(PROMPT, PLAIN)
-    next(stream)
-    llm.reset()
     with pytest.raises(RuntimeError, match="was reset"):
         next(stream)
     assert_starts_clean(llm, answers(toy(tiny)), "reset")
@@ -320,50 +298,31 @@ def test_a_scheduler_that_plans_nothing_is_named(tiny):
     assert llm.num_unfinished == 0
 
 
-def test_a_text_is_scored_after_a_failure(tiny):
-    """The pool of the step that failed is full, the next one is not."""
-    llm = toy(tiny, num_blocks=9)
-    llm.forward = lambda *_: fail()
-    with pytest.raises(Fault):
-        score(llm, [5] * 30)
-    llm.forward = checksum
-    assert len(score(llm, [5] * 30)) == 30
-
-
-@pytest.mark.parametrize("then", ["abort", "share", "beams"])
-def test_blocks_of_a_step_that_needs_the_host_are_never_found_before_they_are_computed(tiny, then):
+@pytest.mark.parametrize("shares", [False, True])
+def test_blocks_of_a_step_that_needs_the_host_are_never_found_before_they_are_computed(tiny, shares):
     """It is not planned while windows are in flight: it would wait for them with blocks that are registered."""
     prompt = list(range(5, 17))
     host = exactly(6, logprobs=0)
-    expected = all_ids_of(toy(tiny).generate([prompt], host))[0]
+    expected = all_ids_of(toy(tiny).generate([prompt], host))
     llm = toy_ahead(tiny, max_batch_tokens=64)
     llm.add([40, 41, 42], exactly(40))
     llm.step()
     asked = llm.add(prompt, host)
-    second = llm.add(prompt, host) if then == "share" else None
+    wanted = [llm.add(prompt, host)] if shares else []
     llm.step()
-    if then == "beams":
-        assert next(beams(llm, prompt, width=1, max_tokens=5, ignore_eos=True))[0].output_ids == expected[0][:1]
-        return
     llm.abort(asked)
-    done = {}
-    if then == "share":
-        while second not in done:
-            done |= finished(llm.step())
-        assert all_ids_of([done[second]])[0] == expected
-    assert all_ids_of(llm.generate([prompt], exactly(6)))[0] == expected
+    wanted.append(llm.add(prompt, exactly(6)))
+    done = drain(llm)
+    assert [all_ids_of([done[request_id]]) for request_id in wanted] == [expected] * len(wanted)
 
 
 def test_an_abort_inside_a_step_waits_for_the_next(tiny):
     llm = toy(tiny)
-    expected = all_ids_of(toy(tiny).generate([[3, 4]], PLAIN))[0]
+    expected = all_ids_of(toy(tiny).generate([[3, 4]], PLAIN))
     first, second = llm.add(PROMPT, PLAIN), llm.add([3, 4], PLAIN)
     llm.pool.subscribe(lambda event: llm.abort(first))
-    done = {}
     seen = llm.step()
-    while llm.num_unfinished:
-        done |= finished(llm.step())
-    assert all_ids_of([done[second]])[0] == expected
+    assert all_ids_of([drain(llm)[second]]) == expected
     assert seen[0].outputs[0].finish_reason == "abort"
     assert llm.pool.num_used == 0
 
@@ -384,16 +343,8 @@ def test_a_table_class_reaches_a_prefix_cache_class(tiny):
     assert seen == {Mine}
 
 
-@pytest.mark.parametrize("value", [3, BlockPool(3), str])
-@pytest.mark.parametrize(
-    ("name", "base"),
-    [
-        ("block_pool", "Pool"),
-        ("block_table", "BlockTable"),
-        ("scheduler", "Scheduler"),
-        ("prefix_caching", "PrefixCache"),
-    ],
-)
-def test_what_is_no_subclass_is_refused_before_the_model_is_looked_for(name, base, value):
-    with refused(f"^{name} must be a subclass of {base}, got "):
-        LLM("no-such-model", **{name: value})
+@pytest.mark.parametrize("name", ["block_pool", "block_table", "scheduler", "prefix_caching"])
+def test_what_is_no_subclass_is_refused_before_the_model_is_looked_for(name):
+    """tests/test_arguments.py has other values."""
+    with refused(f"^{name} must be a subclass of "):
+        LLM("no-such-model", **{name: BlockPool(3)})

@@ -22,8 +22,8 @@ import pagedlab_fast
 from pagedlab import BlockPool, SamplingParams
 from pagedlab.batch import build_batch
 from pagedlab.model import Pages
-from pagedlab.recipes.beam import beams
 from pagedlab.recipes.penalties import Penalties
+from pagedlab.recipes.speculative import PromptLookup
 from pagedlab.scheduler import Chunk
 from pagedlab_fast import choose, fused
 from pagedlab_fast.fused import Fused
@@ -37,10 +37,8 @@ from support.engines import (
     assert_idle,
     breaking_at,
     come_and_go,
-    drain,
     engine,
     exactly,
-    finished,
     ids_of,
     prompt_of,
     prompts_of,
@@ -142,14 +140,16 @@ def mixed_texts(tiny):
     "options",
     [
         {"num_blocks": 26, "block_size": 4, "max_sequences": 4},
-        {"prefix_caching": False, "max_sequences": 4},
+        {"prefix_caching": False, "max_sequences": 4, "max_prompt_tokens": 5},
         {"max_batch_tokens": 9, "halves": False},
+        {"drafter": PromptLookup(3), "max_sequences": 5},
     ],
+    ids=str,
 )
 def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     """Samples, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
-    llm = ahead_engine(tiny, **options)
-    got = llm.generate(prompts_of(tiny, MIXED_LENGTHS), MIXED)
+    llm, prompts = ahead_engine(tiny, **options), prompts_of(tiny, MIXED_LENGTHS)
+    got = llm.generate(prompts, MIXED)
     assert texts_of(got) == texts_of(mixed_texts)
     for one, other in zip(got, mixed_texts, strict=True):
         assert len(one.times) == len(other.times)
@@ -159,46 +159,27 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     assert_idle(llm)
 
 
-def test_beams_advance_between_windows(tiny):
-    """A window is in flight while their tables are forked and freed."""
-    prompts = prompts_of(tiny, [16, 5, 30])
-    alone, wanted = engine(tiny), engine(tiny).generate(prompts[:2], exactly(40))
-    options = {"width": 3, "max_tokens": 9, "ignore_eos": True}
-    expected = [[beam.output_ids for beam in running] for running in beams(alone, prompts[2], **options)]
-    llm = ahead_engine(tiny, block_size=4)
-    added = [llm.add(prompt, exactly(40)) for prompt in prompts[:2]]
-    done = finished(llm.step())
-    for running, ids in zip(beams(llm, prompts[2], **options), expected, strict=True):
-        assert [beam.output_ids for beam in running] == ids
-        done |= finished(llm.step())
-    done |= drain(llm)
-    assert texts_of([done[request_id] for request_id in added]) == texts_of(wanted)
-    assert_idle(llm)
+def test_windows_among_arrivals_and_aborts(tiny, mixed_texts, rng):
+    llm = ahead_engine(tiny, 32, 4, max_sequences=4, max_prompt_tokens=5)
+    come_and_go(llm, prompts_of(tiny, MIXED_LENGTHS), MIXED, texts_of(mixed_texts), rng)
 
 
-def test_a_text_with_penalties_goes_on_in_windows_after_steps_of_the_host(tiny):
-    prompts = prompts_of(tiny, [9, 20])
-    params = [exactly(60, adjust=Penalties(presence=2.0, frequency=1.0)), exactly(10, min_p=0.5)]
-    expected = texts_of(engine(tiny).generate(prompts, params))
-    llm, added, done = ahead_engine(tiny), [], {}
-    for prompt, asked in zip(prompts, params, strict=True):
-        added.append(llm.add(prompt, asked))
-        done |= finished(llm.step())
-    done |= drain(llm)
-    assert texts_of([done[request_id] for request_id in added]) == expected
+def window_sizes(llm):
+    """A list that gets the engine's steps so far after each window."""
+    passes = []
+    llm.on_step(lambda: passes.append(llm.stats.steps))
+    return passes
 
 
-@pytest.mark.parametrize("asked", [{}, {"temperature": 1.5, "top_k": 5, "top_p": 0.7}, {"adjust": Penalties(1.5, 1.0)}])
+@pytest.mark.parametrize("asked", [{}, {"temperature": 1.5, "top_k": 5, "top_p": 0.7, "adjust": Penalties(1.5, 1.0)}])
 def test_windows_run_ahead_and_are_counted(tiny, asked):
     """One text of 40 tokens: windows of STREAMED_STEPS, the prompt in the first, two in flight."""
     llm = ahead_engine(tiny)
-    tokens = []
+    passes = window_sizes(llm)
     llm.add(prompt_of(tiny, 10), exactly(40, **asked))
-    while not (touched := llm.step())[0].finished:
+    while not llm.step()[0].finished:
         assert llm.runner.in_flight == 1
-        tokens.append(len(touched[0].outputs[0].token_ids))
-    assert tokens == [8, 16, 24, 32]
-    assert (llm.stats.steps, llm.stats.output_tokens) == (40, 40)
+    assert passes == [*range(STREAMED_STEPS, 41, STREAMED_STEPS)]
     assert_idle(llm)
 
 
@@ -206,18 +187,17 @@ def test_windows_run_ahead_and_are_counted(tiny, asked):
 def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny, waiting):
     """Two texts of `generate`, in an engine for two: rows of those that end are idle until the window does. How long
     others' windows were says nothing of these."""
-    llm, passes = ahead_engine(tiny, max_sequences=2), []
+    llm = ahead_engine(tiny, max_sequences=2)
     llm.runner.num_steps = 1
-    llm.on_step(lambda: passes.append(llm.stats.steps))
+    passes = window_sizes(llm)
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), exactly(40))
     assert passes[0] == (STREAMED_STEPS if waiting else choose.MAX_STEPS)
 
 
 def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
     """Through an `EngineThread` the tokens of a text come five at a time; when it has stopped, eight again."""
-    llm, passes = ahead_engine(tiny), []
-    llm.on_step(lambda: passes.append(llm.stats.steps))
-    (prompt,) = prompts_of(tiny, [10])
+    llm, prompt = ahead_engine(tiny), prompt_of(tiny, 10)
+    passes = window_sizes(llm)
     thread = EngineThread(llm)
 
     async def hear():
@@ -259,20 +239,18 @@ def test_graphs_are_for_the_current_gpu(monkeypatch, index):
 
 
 @pytest.mark.parametrize("texts", [1, 5])
-def test_drafts_at_and_beside_every_buckets_edge(tiny, texts, seed):
-    """Steps of so many texts with 15, 16, 17, 63, 64, 65, 127 ... tokens; the texts are those of `generate`."""
-    prompts, params = prompts_of(tiny, [9, 4, 17, 1, 30][:texts]), exactly(40)
+@pytest.mark.parametrize("tokens", [edge + beside for edge in TOKENS[:2] for beside in (-1, 0, 1)])
+def test_drafts_at_and_beside_every_buckets_edge(tiny, texts, tokens, seed):
+    """Steps of so many texts with 15, 16, 17, 63 ... tokens; the texts are those of `generate`."""
+    prompts, params = prompts_of(tiny, [9, 4, 17, 1, 30][:texts]), exactly(70)
     expected = ids_of(engine(tiny).generate(prompts, params))
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
-    sizes = set()
-    for tokens in (edge + beside for edge in TOKENS[:3] for beside in (-1, 0, 1)):
-        drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed))
-        if 0 < drafter.k < 39:
-            llm = ahead_engine(tiny, drafter=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
-            llm.on_step(lambda llm=llm: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
-            assert ids_of(llm.generate(prompts, params)) == expected, tokens
-            assert llm.stats.accepted_tokens > 0
-    assert texts > 1 or {15, 16, 17} <= sizes
+    drafter, sizes = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed)), set()
+    llm = ahead_engine(tiny, drafter=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
+    llm.on_step(lambda: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
+    assert ids_of(llm.generate(prompts, params)) == expected
+    assert llm.stats.accepted_tokens > 0
+    assert texts > 1 or tokens in sizes
 
 
 # Fused layers -----------------------------------------------------------------------------------------------------
@@ -378,28 +356,3 @@ def test_warming_up_takes_an_idle_engine(tiny):
     llm.abort(request_id)
     llm.warm_up()
     assert_idle(llm)
-
-
-# Everything at once -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("drafts", [False, True])
-def test_windows_and_drafts_among_arrivals_aborts_prefixes_and_those_who_want_the_host(tiny, rng, drafts):
-    """Prompts that begin alike come and go between steps; blocks and places are short. Some drafts are wrong.
-
-    Greedy: in fp32 a draw at a rounding edge may differ with who else is in the batch.
-    """
-    shared = prompt_of(tiny, 40)
-    prompts = [[*shared[: rng.choice([8, 16, 24, 40])], *[100 + i] * rng.randint(1, 12)] for i in range(14)]
-    kinds = [{}, {}, {"min_p": 1.0, "temperature": 1.0}, {"logprobs": 1}]
-    kinds += [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=1.0, frequency=0.5)}]
-    params = [exactly(rng.randint(1, 20), **rng.choice(kinds)) for _ in prompts]
-    alone = [engine(tiny).generate([prompt], [asked])[0] for prompt, asked in zip(prompts, params, strict=True)]
-    known = {tuple(prompt): ids for prompt, ids in zip(prompts, ids_of(alone), strict=True)}
-    llm = ahead_engine(
-        tiny, rng.choice([14, 20, 200]), 8, prefix_caching=rng.random() < 0.7,
-        max_prompt_tokens=rng.choice([5, 24, None]), max_sequences=rng.choice([3, 256]),
-        drafter=Recalls(rng.randint(1, 9), known, 0.2, rng) if drafts else None,
-    )  # fmt: skip
-    llm.runner.num_steps = rng.choice([1, 2, 5])
-    come_and_go(llm, prompts, params, texts_of(alone), rng)

@@ -74,16 +74,6 @@ def test_scores_of_a_million(backend, sign, lengths, seed):
 
 
 @each_backend
-@pytest.mark.parametrize("order", [1, -1], ids=["last", "first"])
-def test_the_largest_score_comes_last_or_first(backend, order):
-    """Online softmax corrects the past: scores that rise by 1,000 with every block, and fall likewise."""
-    case = make(0, [(1, 48)], (1, 1), block_size=4)
-    case.q.fill_(1.0)
-    case.set_keys(0, (torch.arange(48).float() // 4 * 1000 * order / 64)[:, None, None].expand(48, 1, 64))
-    assert_close(case, case.attend(backend, scale=1.0), scale=1.0)
-
-
-@each_backend
 @pytest.mark.parametrize("lengths", RAGGED_AND_DECODE, ids=["ragged", "decode"])
 def test_the_scale_is_one_over_root_d_unless_given(backend, lengths, seed):
     case = make(seed, lengths)

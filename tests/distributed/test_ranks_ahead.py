@@ -4,17 +4,14 @@ In fp32 on caches full of NaN, on the CPU, launch by launch. The same as CUDA gr
 """
 
 import time
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
 
 from pagedlab import SamplingParams
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.ranks import RankLost, group
-from pagedlab.recipes.ranks.group import Ranks
+from pagedlab.recipes.ranks import RankLost
 from pagedlab_fast.choose import MAX_STEPS
 from support.engines import assert_idle, come_and_go, drain, engine, exactly, prompts_of, texts_of
 from support.ranks import Ahead, other_rank, two
@@ -89,52 +86,3 @@ def test_a_killed_rank_is_noticed_in_a_window(tiny):
         assert time.monotonic() - began < 5
         assert texts_of(llm.generate([[1, 2, 3]], exactly(40))) == [expected]
         assert_idle(llm)
-
-
-# As on GPUs ---------------------------------------------------------------------------------------------------------
-
-NEVER = SimpleNamespace(query=lambda: False, record=lambda: None)
-
-
-@pytest.fixture
-def stuck(monkeypatch):
-    """A GPU whose sums are never complete."""
-    monkeypatch.setattr(group, "TIMEOUT", 0.05)
-    monkeypatch.setattr(group, "PATIENCE", 0.05)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(record_event=lambda: NEVER))
-
-
-def test_nothing_waits_for_a_silent_rank_without_a_limit(stuck, monkeypatch):
-    """Neither who writes the next window while the device has not read the last but one, nor who captures a graph."""
-    with two(Ahead, 32, fused=False, max_sequences=2, max_batch_tokens=16) as llm:
-        decoder = llm.runner.decoder
-        monkeypatch.setattr(llm.ranks, "device", torch.device("cuda", 0))
-        monkeypatch.setattr(decoder.runner, "enabled", True)
-        shape = decoder.shapes.decode(1)
-        decoder.runner.seen.add(shape)
-        for waiting in (lambda: decoder.play([shape]), lambda: decoder._wait(NEVER), llm.ranks.wait):
-            monkeypatch.setattr(llm.ranks, "share", lambda tables: None)
-            with pytest.raises(RankLost, match=r"^a rank does not answer$"):
-                waiting()
-            assert not llm.ranks.others
-
-
-def test_ranks_end_with_python_too(stuck, monkeypatch):
-    """As GPUs whose engine is not closed: NCCL waits for graphs, and Python 3.12 starts no thread while it ends."""
-    ranks, aborted = Ranks(0, 2, "cuda:0"), []
-    ranks.graphs = [{"shape": "graph"}, {"shape"}]
-
-    def abort():
-        while any(ranks.graphs):  # as NCCL waits for the graphs that hold its sums
-            time.sleep(0.01)
-        aborted.append(True)
-
-    ranks.watch(SimpleNamespace(abort=abort))
-
-    def refused(thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr("threading.Thread.start", refused)
-    for _ in range(2):
-        ranks.end()
-        assert aborted == [True], "once, after its graphs were gone"

@@ -4,6 +4,8 @@ import random
 
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from pagedlab import SamplingParams
 
@@ -116,67 +118,47 @@ def assert_each_kept_token_has_its_share(logits, temperature=1.0, **limits):
     assert sampled(rows, temperature, u, **limits).tolist() == kept.tolist(), limits
 
 
-LIMITS = [
-    {"top_k": 1},
-    {"top_k": 7},
-    {"top_k": 2**31},
-    {"top_p": 0.5},
-    {"top_p": 0.97, "temperature": 3.0},
-    {"top_p": 1e-300},
-    {"top_p": 0.5, "temperature": 1e300},
-    {"top_k": 9, "top_p": 0.999, "temperature": 1e300},
-    {"min_p": 0.05},
-    {"min_p": 1.0, "temperature": 0.4},
-    {"min_p": 0.3, "top_p": 0.9, "temperature": 2.5},
-    {"min_p": 0.02, "top_k": 20, "top_p": 0.8, "temperature": 3.0},
-    {"min_p": 0.2, "top_k": 3},
+INF = float("inf")
+VALUES = [
+    [1.0],
+    [-0.0, 0.0],
+    [-3.0, -3.5, -1.0],
+    [1 + i / 128 for i in range(-4, 12)],  # nearly all numbers of bf16 in this range
+    [-INF, *(i * 0.37 % 5 for i in range(30))],
 ]
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_limits_keep_what_they_keep_in_torch(dtype, limits, generator):
-    logits = torch.randn(40, generator=generator) * 2
-    logits[::7] = -torch.inf
-    assert_each_kept_token_has_its_share(logits.to(dtype), **limits)
-
-
-NEIGHBOURS = [1 + i / 128 for i in range(-4, 12)]  # nearly all numbers of bf16 in this range
-
-
-@pytest.mark.parametrize(
-    "limits", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 30, "top_p": 0.5}, {"top_p": 0.99, "min_p": 1.0}], ids=str
-)
-@pytest.mark.parametrize("values", [[1.0], [0.0, -0.0], [2.5, 2.0], NEIGHBOURS, [-3.0, -3.5, -1.0]], ids=str)
-def test_of_equal_logits_the_first_are_kept(values, limits, generator):
-    """Many logits are equal, among them the one at the cut."""
-    logits = torch.tensor(values)[torch.randint(len(values), (37,), generator=generator)]
+@settings(max_examples=120, phases=[Phase.generate])  # in the interpreter, shrinking takes minutes
+@given(data=st.data())
+def test_limits_keep_what_they_keep_in_torch(data):
+    """Many logits are equal, or neighbours in bf16, also at the cut. Likely ones lie in several chunks."""
+    size = data.draw(st.sampled_from([5, 40, 3 * CHUNK, 2 * GROUP * CHUNK - 3]))
+    logits = torch.full((size,), data.draw(st.sampled_from([-50.0, -INF])))
+    likely = data.draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, 29)), min_size=1, max_size=40))
+    values = data.draw(st.sampled_from(VALUES))
+    for at, i in likely:
+        logits[at] = values[i % len(values)]
+    logits[likely[0][0]] = values[-1]
+    limits = {
+        "temperature": data.draw(st.sampled_from([1.0, 0.4, 3.0, 1e300])),
+        "top_k": data.draw(st.sampled_from([0, 1, 3, 7, 30, 2**31])),
+        "top_p": data.draw(st.sampled_from([1.0, 0.618, 0.973, 1e-300])),
+        "min_p": data.draw(st.sampled_from([0.0, 0.0, 0.57, 1.0])),
+    }
     for dtype in (torch.float32, torch.bfloat16):
         assert_each_kept_token_has_its_share(logits.to(dtype), **limits)
 
 
-@pytest.mark.parametrize(("kept", "tokens"), [(7, 13), (15, 19), (11, 39)])
-def test_rounding_keeps_no_token_too_many(kept, tokens):
-    """In fp32, kept / tokens * tokens is above `kept`."""
-    assert_each_kept_token_has_its_share(torch.ones(tokens), top_p=kept / tokens)
-
-
-@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 9, "top_p": 0.9}, {"min_p": 0.6}], ids=str)
-def test_limits_over_several_chunks(limits, generator):
-    """The kept tokens lie in several chunks, of more than one group. Some chunks have none that could be kept."""
-    logits = torch.randn(2 * GROUP * CHUNK - 3, generator=generator) - 30
-    logits[torch.randint(GROUP * CHUNK, (15,), generator=generator)] += 31 + torch.rand(15, generator=generator)
-    logits[-1] = logits.max()
-    assert_each_kept_token_has_its_share(logits, **limits)
-
-
-@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_k": 4}, {"top_p": 0.65}], ids=str)
-@pytest.mark.parametrize("levels", [(2.0, 2.0, 2.0), (2.0, 2.015625, 2.03125)], ids=str)
-def test_a_cut_among_equal_or_neighbouring_logits_of_three_chunks(levels, limits):
-    """Six tokens are likely, two in each chunk. The logits of a chunk are equal, or next to another chunk's in bf16."""
-    logits = torch.full((3, CHUNK), -50.0)
-    logits[:, [3, CHUNK - 1]] = torch.tensor(levels)[:, None]
-    assert_each_kept_token_has_its_share(logits.flatten().bfloat16(), **limits)
+@pytest.mark.parametrize(
+    ("logits", "limits"),
+    [
+        # In fp32, kept / tokens * tokens is above `kept`: rounding keeps no token too many.
+        *(([1.0] * tokens, {"top_p": kept / tokens}) for kept, tokens in ((7, 13), (15, 19), (11, 39))),
+        ([2.5] * 30 + [2.0] * 7, {"top_p": 0.99, "min_p": 1.0}),
+    ],
+)
+def test_limits_of_equal_logits(logits, limits):
+    assert_each_kept_token_has_its_share(torch.tensor(logits), **limits)
 
 
 def test_each_row_follows_its_own_limits(generator):

@@ -63,11 +63,6 @@ class Case:
                 out[start:stop] = F.scaled_dot_product_attention(q, k, v, mask, scale=scale).transpose(0, 1)
         return out
 
-    def set_keys(self, b: int, keys: torch.Tensor) -> None:
-        """Replace the keys of sequence b, on pages and without."""
-        self.keys[b] = keys
-        store(self.k_cache, self.block_tables[b], keys)
-
 
 def store(cache: torch.Tensor, table: torch.Tensor, new: torch.Tensor) -> None:
     """Write a sequence's keys or values to its pages."""
@@ -166,4 +161,5 @@ def set_scores_of_a_million(case: Case, sign: str, seed: int) -> None:
     queries = {"mixed": (-2, 3), "negative": (-2, 0), "positive": (1, 3)}[sign]
     case.q = 64.0 * torch.randint(*queries, case.q.shape, generator=rng)
     for b, keys in enumerate(case.keys):
-        case.set_keys(b, torch.randint(low, high, keys.shape, generator=rng).float())
+        case.keys[b] = torch.randint(low, high, keys.shape, generator=rng).float()
+        store(case.k_cache, case.block_tables[b], case.keys[b])

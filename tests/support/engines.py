@@ -129,11 +129,6 @@ def output_of(llm: LLM, prompt: Any, sampling: SamplingParams) -> Any:
     return llm.generate(prompt, sampling)[0].outputs[0]
 
 
-def greedy_ids(hugging_face: Generate, model: Model, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
-    """The first tokens of Hugging Face's `generate`, prompt by prompt."""
-    return [hugging_face(model, prompt, 64)[:num_tokens] for prompt in prompts]
-
-
 def all_ids_of(completions: list[Completion]) -> list[list[list[int]]]:
     """Token ids of every output of every completion."""
     return [[output.token_ids for output in completion.outputs] for completion in completions]
@@ -179,24 +174,3 @@ def come_and_go(
 def smallest(lengths: list[int], new_tokens: int, block_size: int) -> int:
     """Return how many blocks the smallest pool has that can run each of these sequences alone."""
     return max(blocks_for(n + new_tokens - 1, block_size) for n in lengths)
-
-
-def arrive_in_any_order(
-    llm: LLM, prompts: list[list[int]], rng: random.Random, expected: Callable[[list[int]], list[int]]
-) -> None:
-    """Add prompts one by one between steps and abort some: the other requests must get the expected tokens."""
-    ids: dict[int, list[int]] = {}
-    aborted: set[int] = set()
-    done = {}
-    for prompt in prompts:
-        ids[llm.add(prompt, SamplingParams(max_tokens=NEW))] = prompt
-        for _ in range(rng.randrange(6)):
-            done |= finished(llm.step())
-        if rng.random() < 0.25:
-            aborted.add(victim := rng.choice(list(ids)))
-            llm.abort(victim)
-    done |= drain(llm)
-    for request_id, prompt in ids.items():
-        if request_id not in aborted:
-            assert done[request_id].outputs[0].token_ids == expected(prompt)
-    assert_idle(llm)
