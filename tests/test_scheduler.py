@@ -376,3 +376,26 @@ def test_real_qwen_under_pressure(qwen, hugging_face, scheduler):
     expected = [hugging_face(qwen, prompt, 32) for prompt in prompts]
     assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=32))) == expected
     assert llm.stats.preemptions > 0
+
+
+def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
+    """So a device works while the host plans a large step, and who reads waits for few of others' tokens."""
+    options = {"kind": pagedlab_fast.LLM, "runner": EagerRunner, "prefix_caching": False}
+
+    def sizes(llm, steps):
+        found = []
+        for _ in range(steps):
+            llm.step()
+            found.append([chunk.stop - chunk.start for chunk in llm.plan.chunks])
+        return found
+
+    llm = toy(tiny, max_batch_tokens=30, max_prompt_tokens=4, **options)
+    llm.add([1] * 9, exactly(5))
+    assert sizes(llm, 2) == [[4], [5]], "nobody waits yet"
+    llm.add([2] * 10, exactly(5))
+    assert sizes(llm, 3) == [[1, 4], [1, 4], [1, 2]]
+    llm.reset()
+    summed = []
+    llm.on_step(lambda: summed.append(sum(chunk.stop - chunk.start for chunk in llm.plan.chunks)))
+    llm.generate([[1] * 6] * 7, exactly(1))
+    assert summed == [4, 30, 8]
