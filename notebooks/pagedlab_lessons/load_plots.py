@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
@@ -31,52 +32,45 @@ def log_axis(axis: Any, ticks: Sequence[float]) -> None:
 def draw_stamps() -> Figure:
     """Draw one request's way in time: what the client stamps, and what the engine does."""
     fig, ax = figure(10, 3.4)
-    above = partial(ax.text, ha="center", va="bottom")
-    below = partial(ax.text, ha="center", va="top")
     sent, admitted, received = 0.6, 3.6, (5.8, 6.6, 7.4, 9.2)
     hop = 0.25  # of the network, one way
-    begun, first, last = sent + hop, received[0] - hop, received[-1] - hop
-    bars = [
-        (begun, admitted, outlined(WAITING, "///")),
-        (admitted, first, {"facecolor": FIRST}),
-        *(
-            (start - hop, end - hop, {"facecolor": WRITING, "edgecolor": "white"})
-            for start, end in pairwise(received)
-        ),
-    ]
+    begun = sent + hop
+    first, *_, last = computed = [at - hop for at in received]
+    bars = [(begun, admitted, outlined(WAITING, "///")), (admitted, first, {"facecolor": FIRST})]
+    for start, end in pairwise(computed):
+        bars.append((start, end, {"facecolor": WRITING, "edgecolor": "white"}))
     for start, end, look in bars:
         ax.barh(0, end - start, 0.6, left=start, linewidth=1, **look)
+    below = partial(ax.text, ha="center", va="top")
     below((begun + admitted) / 2, -0.5, "queue")
     below((admitted + first) / 2, -0.5, "prefill")
     below((first + last) / 2, -0.5, "decode steps, one token each")
     why = "the last one also computes\nanother request's prompt"
-    below((received[-2] + received[-1]) / 2 - hop, -1.2, why, fontsize="small", color=LATE)
+    below(sum(computed[-2:]) / 2, -1.2, why, fontsize="small", color=LATE)
     ax.plot([sent, received[-1] + 0.6], [2, 2], color=NEUTRAL, linewidth=1)
     _arrow(ax, (sent, 2), (begun, 0.3))
+    above = partial(ax.text, ha="center", va="bottom")
     above(sent, 2.15, "sent")
     for number, at in enumerate(received, 1):
         _arrow(ax, (at - hop, 0.3), (at, 2))
         above(at, 2.15, f"token {number}", fontsize="small")
-    spans = [(sent, received[0], 3.0, "time to first token (TTFT)", INK)]
-    spans += [(start, end, 3.0, "ITL", INK) for start, end in pairwise(received[:-1])]
-    spans.append((*received[-2:], 3.0, "longest gap", LATE))
-    spans.append((admitted, first, -1.6, "from admission: without the queue", LATE))
+    spans = [
+        (sent, received[0], 3.0, "time to first token (TTFT)", INK),
+        *((start, end, 3.0, "ITL", INK) for start, end in pairwise(received[:-1])),
+        (*received[-2:], 3.0, "longest gap", LATE),
+        (admitted, first, -1.6, "from admission: without the queue", LATE),
+    ]
     for start, end, y, words, color in spans:
         _arrow(ax, (start, y), (end, y), "<->", color)
         above((start + end) / 2, y + 0.1, words, fontsize="small", color=color)
     ax.set_yticks([0, 2], ["engine", "client"])
-    ax.set(xlim=(0, 10), ylim=(-2.4, 3.9), xlabel="time, not to scale")
-    ax.set_xticks([])
+    ax.set(xlim=(0, 10), ylim=(-2.4, 3.9), xlabel="time, not to scale", xticks=[])
     ax.set_title("The client's clock sees the queue; a clock that starts at admission does not")
     return fig
 
 
 def _arrow(
-    ax: Axes,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    style: str = "->",
-    color: str = INK,
+    ax: Axes, start: tuple[float, ...], end: tuple[float, ...], style: str = "->", color: str = INK
 ) -> None:
     """Draw an arrow between two points."""
     look = {"arrowstyle": style, "color": color, "shrinkA": 0, "shrinkB": 0}
@@ -85,17 +79,15 @@ def _arrow(
 
 def draw_requests(ax: Axes, served: Sequence[Served]) -> None:
     """A row a request: its wait in the queue, then its prompt and its answer."""
-    spans = {
-        "in the queue": (WAITING, "///", [(one.arrived, one.admitted) for one in served]),
-        "prompt and answer": (WRITING, "", [(one.admitted, one.times[-1]) for one in served]),
-    }
-    for name, (color, hatch, rows) in spans.items():
-        look = outlined(color, hatch) if hatch else {"facecolor": color}
-        # One shape for all rows: bars thinner than a pixel would look striped.
-        edges = [number + side for number in range(len(rows)) for side in (-0.5, 0.5)]
-        starts = [start for start, _ in rows for _ in range(2)]
-        ends = [end for _, end in rows for _ in range(2)]
-        ax.fill_betweenx(edges, starts, ends, label=name, linewidth=0, **look)
+    # One shape for all rows: bars thinner than a pixel would look striped.
+    edges = [number + side for number in range(len(served)) for side in (-0.5, 0.5)]
+    arrived = np.repeat([one.arrived for one in served], 2)
+    admitted = np.repeat([one.admitted for one in served], 2)
+    ended = np.repeat([one.times[-1] for one in served], 2)
+    looks = [outlined(WAITING, "///"), {"facecolor": WRITING}]
+    draw = partial(ax.fill_betweenx, edges, linewidth=0)
+    draw(arrived, admitted, label="in the queue", **looks[0])
+    draw(admitted, ended, label="prompt and answer", **looks[1])
     ax.set(xlabel="time (s)", ylabel="request", ylim=(len(served), -1), xlim=(0, None))
     ax.legend(loc="lower left", fontsize="small")
 
@@ -113,15 +105,15 @@ def draw_curve(
     ax.legend(loc="upper left", fontsize="small")
 
 
-PEER_LOOKS = {  # an engine's marker, colour, and whether the marker is filled
-    "sglang": ("s", SEQUENCE_COLORS[1], True),
-    "vllm": ("^", SEQUENCE_COLORS[0], True),
-    "vllm in one process": ("^", SEQUENCE_COLORS[0], False),
-}
-PEER_NAMES = {
-    "sglang": "SGLang",
-    "vllm": "vLLM, its default",
-    "vllm in one process": "vLLM in one process (not its default)",
+PEERS = {  # an engine's marker, its colour, whether the marker is filled, and its name
+    "sglang": ("s", SEQUENCE_COLORS[1], True, "SGLang"),
+    "vllm": ("^", SEQUENCE_COLORS[0], True, "vLLM, its default"),
+    "vllm in one process": (
+        "^",
+        SEQUENCE_COLORS[0],
+        False,
+        "vLLM in one process (not its default)",
+    ),
 }
 
 
@@ -135,20 +127,16 @@ def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: s
         ratios: ours over the best other one, by host, model and workload.
         caption: under the figure.
     """
-    ours = {run.compared: run for run in runs if run.engine == OURS}
     models = sorted({row.model for row in ratios})
-    lines = {model: _peer_lines(model, ratios) for model in models}
-    longest = max(len(rows) for rows in lines.values())
+    panels = [_panel(model, ratios) for model in models]
+    longest = max(map(len, panels))
     fig, axes = figure(11, 0.9 + 0.29 * longest, ncols=len(models), sharex=True, squeeze=False)
-    for ax, (model, rows) in zip(axes[0], lines.items(), strict=True):
+    for ax, model, rows in zip(axes[0], models, panels, strict=True):
         for y, row in enumerate(rows):
             if isinstance(row, Compared):
-                others = [run for run in runs if run.compared == row and run.engine != OURS]
-                _peer_row(ax, y, ours[row], others)
-                _peer_ratio(ax, y, ratios[row])
+                _draw_row(ax, y, [run for run in runs if run.compared == row], ratios[row])
             else:
-                count = _rounds(run for run in runs if (run.host, run.model) == (row, model))
-                words = f"{row}, {count}"
+                words = f"{row}, {_rounds(run for run in runs if run.compared[:2] == (row, model))}"
                 ax.text(1.08, y, words, va="center", fontsize="small", weight="bold")
         ax.axvline(1, color=INK, linewidth=1)
         ax.axvspan(0.42, 1, color=LATE, alpha=0.1, linewidth=0)
@@ -162,11 +150,11 @@ def draw_peers(runs: Sequence[Run], ratios: Mapping[Compared, float], caption: s
             "(number at the right: the leftmost marker)"
         )
         found = [ratios[row] for row in rows if isinstance(row, Compared)]
-        tied = sum(is_tie(ratio) for ratio in found)
+        tied = sum(map(is_tie, found))
         ahead = sum(ratio > 1 and not is_tie(ratio) for ratio in found)
         behind = len(found) - ahead - tied
         ax.set_title(f"{model}:\nahead in {ahead}, tied in {tied}, behind in {behind}")
-    _peer_legend(axes[0, -1])
+    _draw_legend(axes[0, -1])
     fig.supxlabel(caption, fontsize="small", color=INK)
     return fig
 
@@ -176,23 +164,21 @@ def is_tie(ratio: float) -> bool:
     return abs(ratio - 1) <= TIE
 
 
-def _peer_legend(ax: Axes) -> None:
+def _draw_legend(ax: Axes) -> None:
     """Say what markers, strokes and the tint mean."""
-    for name, (mark, color, is_filled) in PEER_LOOKS.items():
+    for mark, color, is_filled, name in PEERS.values():
         face = color if is_filled else "white"
-        label = PEER_NAMES[name]
-        ax.scatter([], [], marker=mark, edgecolor=color, facecolor=face, label=label)
+        ax.scatter([], [], marker=mark, edgecolor=color, facecolor=face, label=name)
     ax.scatter([], [], marker="|", color=INK, label="one round")
     ax.fill_between([], [], color=LATE, alpha=0.1, label="the other engine is faster")
     ax.legend(loc="lower right", fontsize="small", title="pagedlab beside")
 
 
-def _peer_lines(model: str, ratios: Mapping[Compared, float]) -> list[Compared | str]:
+def _panel(model: str, ratios: Mapping[Compared, float]) -> list[Compared | str]:
     """Return what the lines of a panel show: a host's name, then its rows, and so on."""
     lines: list[Compared | str] = []
     for host in sorted({row.host for row in ratios if row.model == model}):
-        lines.append(host)
-        lines += [row for row in ratios if (row.host, row.model) == (host, model)]
+        lines += [host, *(row for row in ratios if row[:2] == (host, model))]
     return lines
 
 
@@ -204,24 +190,22 @@ def _rounds(runs: Iterable[Run]) -> str:
     return f"{counts[0]} to {counts[-1]} rounds" if len(counts) > 1 else f"{counts[0]} rounds"
 
 
-def _peer_row(ax: Axes, y: int, ours: Run, others: Sequence[Run]) -> None:
-    """Draw a row: a marker for each other engine, and a thin stroke for each round."""
-    for run in others:
-        mark, color, is_filled = PEER_LOOKS.get(run.engine, ("D", SEQUENCE_COLORS[3], True))
+def _draw_row(ax: Axes, y: int, runs: Sequence[Run], ratio: float) -> None:
+    """Draw a row: for each other engine a marker, and a thin stroke for each round; the ratio."""
+    [ours] = [run for run in runs if run.engine == OURS]
+    for run in runs:
+        if run is ours:
+            continue
+        mark, color, is_filled, _ = PEERS[run.engine]
         rounds = [mine / theirs for mine, theirs in zip(ours.seeds, run.seeds, strict=True)]
         at = ours.tokens_per_s / run.tokens_per_s
         ax.scatter(rounds, [y] * len(rounds), marker="|", s=70, color=color, linewidth=0.8)
         face = color if is_filled else "white"
         ax.scatter(at, y, marker=mark, s=34, edgecolor=color, facecolor=face, zorder=3)
-
-
-def _peer_ratio(ax: Axes, y: int, ratio: float) -> None:
-    """Write a row's ratio at the right edge of the panel."""
     color = LATE if ratio < 1 else INK
     if is_tie(ratio):
         color = NEUTRAL
-    words = f"{ratio:.2f}" if abs(ratio - 1) > 0.005 else f"{ratio:.3f}"
+    said = f"{ratio:.2f}" if abs(ratio - 1) > 0.005 else f"{ratio:.3f}"
     at_edge = ax.get_yaxis_transform()
-    ax.text(
-        1.1, y, words, transform=at_edge, ha="right", va="center", fontsize="small", color=color
-    )
+    right = {"transform": at_edge, "ha": "right", "va": "center"}
+    ax.text(1.1, y, said, fontsize="small", color=color, **right)
