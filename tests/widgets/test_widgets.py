@@ -53,8 +53,7 @@ def test_do_returns_the_name_of_what_it_made_or_changed():
     assert widget.do("new", "chat", 40) == "chat"
     assert widget.do("fork", "chat") == "s2"
     assert widget.do("write", "s2") == "s2"
-    assert widget.do("truncate", "s2", 32) == "s2"
-    assert widget.tables["s2"].num_tokens == 32
+    assert widget.tables["s2"].num_tokens == 41
     assert widget.state["tables"][1]["color"] == sequence_color(1)
 
 
@@ -107,7 +106,7 @@ def test_bad_arguments():
         ({"challenge": "?"}, "challenge must be one of .*, got '[?]'"),
         ({"num_blocks": 1025}, "up to 1024"),
         ({"num_blocks": 0}, "at least 1"),
-        ({"pool": BlockPool(8), "challenge": "full_for_one"}, "pass the class"),
+        ({"pool": BlockPool(8), "challenge": "one_copy"}, "pass the class"),
     ]:
         with pytest.raises(ValueError, match=said):
             BlockPoolWidget(**arguments)
@@ -121,7 +120,7 @@ def test_bad_arguments():
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["new", "append", "write", "fork", "free", "truncate", "undo", "redo"]),
+        st.sampled_from(["new", "append", "write", "fork", "free", "undo", "redo"]),
         st.integers(0, 40),
         st.integers(0, 99),
     ),
@@ -133,8 +132,6 @@ def play(widget, operations):
     for verb, n, which in operations:
         names = list(widget.tables)
         sequence = names[which % len(names)] if names and verb != "new" else None
-        if verb == "truncate" and sequence:
-            n = min(n, widget.tables[sequence].num_tokens)
         click(widget, verb, sequence=sequence, n=n)
 
 
@@ -324,13 +321,13 @@ def test_what_a_readers_class_does_wrong_is_shown(pool, table, operations, said)
 def test_no_readers_class_breaks_the_page(pool, table, rng):
     widget = BlockPoolWidget(pool, table=table, num_blocks=8, block_size=4)
     for _ in range(60):
-        verb = rng.choice(["new", "append", "write", "fork", "free", "truncate", "undo", "redo", "preset"])
+        verb = rng.choice(["new", "append", "write", "fork", "free", "undo", "redo", "preset"])
         name = rng.choice(list(PRESETS)) if verb == "preset" else None
         serial = widget.state["serial"]
         click(widget, verb, sequence=rng.choice([*widget.tables, None]), n=rng.randrange(1, 12), name=name)
         assert widget.state["serial"] > serial
         json.dumps(widget.state)
-    widget.picture().text()
+    assert widget.picture().drawing()
 
 
 def test_right_classes_of_a_readers_own_show_no_problem():
@@ -389,13 +386,6 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name):
             "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10",
             "no block was copied yet",
         ),
-        (
-            "fork_without_copy",
-            "new 30, fork s0, append s0 10, append s1 10",
-            "1 copied",
-        ),
-        ("full_for_one", "new 64, write s0", "is full"),
-        ("full_for_one", "new 60, append s0 100", "of one token"),
     ],
 )
 def test_other_ways_do_not_reach_it(name, operations, said):
@@ -445,24 +435,18 @@ def test_the_stored_picture_fills_blocks_as_far_as_they_hold_tokens():
     widget = BlockPoolWidget(num_blocks=4, block_size=4)
     widget.do("new", n=6)
     bands = re.findall(rf'height="(\S+)" rx="3" fill="{sequence_color(0)}"( fill-opacity="0.22")?', still(widget))
-    assert bands == [("42", ""), ("42", ' fill-opacity="0.22"'), ("21", ""), ("16", "")], "and the legend's"
+    assert bands == [("42", ""), ("42", ' fill-opacity="0.22"'), ("21", ""), ("14", "")], "and the legend's"
 
 
-def test_the_stored_text_can_be_read_aloud():
+def test_the_stored_text_counts_the_blocks():
     data, _ = BlockPoolWidget(preset="a prompt and its forks")._repr_mimebundle_()
-    assert data["text/plain"].splitlines() == [
-        "64 blocks of 16: 5 used, 59 free, 2 shared, 2 copied; a copy for each sequence would take 9",
-        "    0   3  3  1  1  1  .  .  .  .  .  .  .  .  .  .  .",
-        "s0     37 tokens in blocks 0-2",
-        "s1     37 tokens in blocks 0, 1, 3",
-        "s2     37 tokens in blocks 0, 1, 4",
-    ]
+    counted = "64 blocks of 16: 5 used, 59 free, 2 shared, 2 copied; a copy for each sequence would take 9"
+    assert data["text/plain"] == f"BlockPoolWidget: {counted}"
 
 
 def test_the_stored_picture_says_what_the_challenge_is():
     widget = BlockPoolWidget(challenge="one_copy")
     assert "Challenge: Cause exactly one copy." in still(widget)
-    assert widget.picture().text().splitlines()[0] == "Challenge: Cause exactly one copy."
     assert "Challenge" not in still(BlockPoolWidget())
 
 

@@ -90,7 +90,6 @@ class BlockPoolWidget(Page):
             append      add `n` tokens (default 1)
             write       append one token. If the last block is shared, it is copied first
             fork        make a second sequence over the same blocks
-            truncate    keep the first `n` tokens
             free        release all blocks
 
         Args:

@@ -84,7 +84,7 @@ class Session:
         Args:
             verb: one of `VERBS`.
             sequence: name of the sequence; a new one gets a free name by default.
-            n: tokens to add (new, append) or to keep (truncate).
+            n: tokens to add (new, append).
             child: name of a fork; by default a free one.
 
         Returns:
@@ -212,8 +212,6 @@ class Session:
                 if not hasattr(child, "block_ids"):
                     raise TypeError(f"fork returned {child!r}, not a table")
                 self._add(str(operation.child), child)
-            case "truncate":
-                table.truncate(operation.n)
             case "free":
                 table.free()
                 del self.tables[operation.sequence]
