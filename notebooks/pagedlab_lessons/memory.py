@@ -54,16 +54,10 @@ class KVShape(NamedTuple):
         """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a
         `config.json`.
         """
-        given = (
-            config
-            if isinstance(config, Mapping)
-            else json.loads(Path(config).read_text(encoding="utf-8"))
-        )
+        if not isinstance(config, Mapping):
+            config = json.loads(Path(config).read_text(encoding="utf-8"))
         # models that also see keep the decoder's part there
-        config = {
-            **given,
-            **(given.get("text_config") or {}),
-        }
+        config = {**config, **(config.get("text_config") or {})}
         if config.get("kv_lora_rank"):
             raise ValueError(
                 "this model stores a compressed KV (kv_lora_rank is set), so the formula does not "
@@ -77,20 +71,12 @@ class KVShape(NamedTuple):
             raise ValueError(
                 f"the config has no {missing}: give the config.json of a decoder"
             ) from None
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix(
-            "torch."
-        )
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16")
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
-        dtype = one_of("the config's dtype", dtype, sizes)
+        size = sizes[one_of("the config's dtype", dtype.removeprefix("torch."), sizes)]
         name = config.get("_name_or_path") or config.get("model_type") or "model"
-        return cls(
-            name,
-            layers,
-            config.get("num_key_value_heads") or heads,
-            head_dim,
-            max_length,
-            sizes[dtype],
-        )
+        kv_heads = config.get("num_key_value_heads") or heads
+        return cls(name, layers, kv_heads, head_dim, max_length, size)
 
 
 MODELS = {
@@ -283,7 +269,8 @@ class Paged:
         return self.num_slots - self.pool.num_used * self.pool.block_size
 
     def needs(self, request: Request) -> int:
-        return blocks_for(request.prompt, self.pool.block_size) * self.pool.block_size
+        size = self.pool.block_size
+        return blocks_for(request.prompt, size) * size
 
     def can_ever_fit(self, request: Request) -> bool:
         return blocks_for(sum(request), self.pool.block_size) <= self.pool.num_blocks
@@ -314,28 +301,24 @@ def make_allocator(
     *,
     max_length: int = 2048,
     block_size: int = 16,
-    placement: str = "buddy",
 ) -> Contiguous | Paged:
     """Return one of the four allocators that the vLLM paper compares (section 6.1, figure 2).
 
     "max" reserves `max_length` slots a request. "pow2" knows the output to the next power of two
-    (25 tokens reserve 32), "oracle" knows it exactly. "paged" takes blocks as they are needed.
+    (25 tokens reserve 32), "oracle" knows it exactly. The regions of these three are buddies,
+    as the paper assumes. "paged" takes blocks as they are needed.
 
     Args:
         name: one of `ALLOCATORS`.
         num_slots: of the memory.
         max_length: slots that "max" reserves.
         block_size: of "paged".
-        placement: of the regions of the others: "buddy", as the paper assumes, or "first-fit".
     """
     reserve: dict[str, Callable[[Request], int]] = {
         "max": lambda request: max_length,
         "pow2": lambda request: request.prompt + _next_power_of_two(request.output),
         "oracle": lambda request: request.prompt + request.output,
     }
-    spaces = {"buddy": Buddy, "first-fit": FirstFit}
-    name = one_of("name", name, ALLOCATORS)
-    space = spaces[one_of("placement", placement, spaces)]
-    if name == "paged":
+    if one_of("name", name, ALLOCATORS) == "paged":
         return Paged(num_slots, block_size)
-    return Contiguous(space(num_slots), reserve[name])
+    return Contiguous(Buddy(num_slots), reserve[name])

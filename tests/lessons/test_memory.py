@@ -25,8 +25,6 @@ from pagedlab_lessons.traces import synthetic
 
 from pagedlab import BlockPool, OutOfBlocks
 
-PLACEMENTS = ("buddy", "first-fit")
-
 # Arithmetic ---------------------------------------------------------------------------------------------------
 
 
@@ -150,11 +148,10 @@ def lengths(max_total):
     return st.lists(one, min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", ALLOCATORS)
 @given(requests=lengths(32), num_slots=st.integers(64, 200), block_size=st.integers(1, 8))
-def test_every_slot_is_one_kind_and_everybody_finishes(name, placement, requests, num_slots, block_size):
-    allocator = make_allocator(name, num_slots, max_length=32, block_size=block_size, placement=placement)
+def test_every_slot_is_one_kind_and_everybody_finishes(name, requests, num_slots, block_size):
+    allocator = make_allocator(name, num_slots, max_length=32, block_size=block_size)
     run = simulate(requests, allocator, places=True)
     assert run.finished == len(requests)
     assert allocator.num_free == num_slots, "everything comes back"
@@ -188,7 +185,7 @@ def test_one_request_by_hand():
     assert [s.slots["used"] for s in run.samples] == [3, 4, 5, 6, 0]
     assert [s.slots["reserved"] for s in run.samples] == [4, 3, 2, 1, 0]
     assert [s.slots["external"] for s in run.samples] == [1, 1, 1, 1, 0]
-    run = simulate([(3, 5)], make_allocator("pow2", 16, placement="first-fit"))
+    run = simulate([(3, 5)], make_allocator("pow2", 16))
     assert [s.slots["internal"] for s in run.samples][:-1] == [3] * 5  # 5 outputs reserve 8
 
 
@@ -236,16 +233,9 @@ def test_memory_held_by_somebody_else_is_an_error_not_a_wait():
         simulate([(1, 1)], allocator)
 
 
-@pytest.mark.parametrize(
-    ("name", "placement", "known"),
-    [
-        ("best", "buddy", "name must be one of 'max', 'pow2', 'oracle', 'paged', got 'best'"),
-        ("max", "best-fit", "placement must be one of 'buddy', 'first-fit', got 'best-fit'"),
-    ],
-)
-def test_an_unknown_allocator_names_the_known(name, placement, known):
-    with pytest.raises(ValueError, match=known):
-        make_allocator(name, 64, placement=placement)
+def test_an_unknown_allocator_names_the_known():
+    with pytest.raises(ValueError, match="name must be one of 'max', 'pow2', 'oracle', 'paged', got 'best'"):
+        make_allocator("best", 64)
 
 
 def test_paged_is_the_real_pool():

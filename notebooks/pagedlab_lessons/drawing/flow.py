@@ -102,7 +102,10 @@ def page(
     seen = f"{headline} {more or ''}".strip()
     wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
-    return draw.Drawing(wide, draw.narrow_svg(narrow.bottom, narrow.parts, seen, color))
+    small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
+    # explore.js looks for this class, and shows the name above the drawing in this colour
+    small = small.replace("<svg ", f'<svg class="px-narrow" color="{color}" ', 1)
+    return draw.Drawing(wide, small)
 
 
 @dataclass(frozen=True)
