@@ -2,14 +2,10 @@
 
 import math
 
-import matplotlib
 import pytest
 from pagedlab_lessons.checks import check
 from pagedlab_lessons.checks.measuring import fair_ratios, goodput, latencies
-from pagedlab_lessons.colors import INK, NEUTRAL, ink_on
-from pagedlab_lessons.load_plots import (
-    draw_peers,
-)
+from pagedlab_lessons.colors import ink_on
 from pagedlab_lessons.measuring import (
     OURS,
     Asked,
@@ -21,11 +17,9 @@ from pagedlab_lessons.measuring import (
     simulate,
     workload,
 )
-from pagedlab_lessons.plots import LATE
 
 from pagedlab.shipped import results
 
-matplotlib.use("Agg")
 STEP = StepTimes(fixed=1.0, a_sequence=0.0, a_prompt_token=0.1)
 
 
@@ -74,45 +68,11 @@ def test_seeds_are_averaged_and_hosts_stay_apart():
     assert fair_ratios(peers(measured)) == {}
 
 
-def test_the_figures_are_drawn_from_the_recorded_results():
+def test_the_recorded_results_give_ratios():
     runs = peers(results("h200_peers"))
     ratios = fair_ratios(runs)
     assert ratios
     assert all(math.isfinite(ratio) for ratio in ratios.values())
-    fig = draw_peers(runs, ratios)
-    words = [text.get_text() for ax in fig.axes for text in ax.texts]
-    panels = {(row.host, row.model) for row in ratios}
-    assert len(words) == len(ratios) + len(panels)
-    assert len(fig.axes) == len({row.model for row in ratios})
-    fig.canvas.draw()
-
-
-def test_the_chart_shows_losses_and_names_vllm_in_one_process():
-    runs = [
-        Run("machine A", "m", "w", *rest)
-        for rest in ((OURS, 9.0, (8.0, 10.0)), ("vllm in one process", 10.0, (9.0, 11.0)))
-    ]
-    (ax,) = draw_peers(runs, fair_ratios(runs)).axes
-    assert [text.get_text() for text in ax.texts] == ["machine A, 2 rounds", "0.90"]
-    assert ax.get_title().endswith("ahead in 0, tied in 0, behind in 1")
-    legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert "vLLM in one process (not its default)" in legend
-
-
-@pytest.mark.parametrize(
-    ("ours", "title", "color"),
-    [
-        (10.3, "ahead in 1, tied in 0, behind in 0", INK),
-        (10.1, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
-        (9.9, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
-        (9.7, "ahead in 0, tied in 0, behind in 1", LATE),
-    ],
-)
-def test_a_difference_of_two_per_cent_is_a_tie(ours, title, color):
-    runs = [Run("machine A", "m", "w", *rest) for rest in ((OURS, ours, (ours,)), ("vllm", 10.0, (10.0,)))]
-    (ax,) = draw_peers(runs, fair_ratios(runs)).axes
-    assert ax.get_title().endswith(title)
-    assert ax.texts[-1].get_color() == color
 
 
 def test_a_run_without_seeds_shows_none():
