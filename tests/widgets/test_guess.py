@@ -107,20 +107,6 @@ def test_a_guess_outlives_a_second_run_of_its_cell_and_so_does_a_skip():
     assert "it is <b>3</b>" in guess("How many are skipped?").reveal(3).page
 
 
-def test_a_share_is_between_0_and_100_percent():
-    asked = Guess("What share of the slots is used?", "%")
-    shown = asked.reveal(80)
-    for refused in ("150", "-5 %"):
-        asked.typed = refused
-        assert asked.page == shown.page == "A share is between 0 and 100 %."
-        assert asked.value is None
-    asked.typed = "50"
-    assert "you said <b>50 %</b>" in shown.page
-    longer = Guess("What is its time, in % of plain decoding?", "%")
-    longer.typed = "150"
-    assert longer.page == "Noted: 150 %."
-
-
 def test_one_is_said_in_the_singular():
     asked = Guess("How many?", "tokens")
     asked.typed = "1"

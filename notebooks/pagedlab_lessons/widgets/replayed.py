@@ -23,7 +23,6 @@ def grid_of(replay: Replay) -> dict[str, Any]:
     grid = Reading(size, list(replay.counts), free, tables, problems=[]).snapshot(looks)
     grid["used"] = replay.used
     grid["copied"] = replay.copied
-    grid["engine_steps"] = replay.now["step"]
     return grid
 
 
