@@ -1,7 +1,5 @@
 """An axis with a logarithmic scale, as notebooks 10 and 14 have it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """People's names for the sequences of a recording, in place of r0, r1, r2."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

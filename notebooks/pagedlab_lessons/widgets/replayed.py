@@ -1,7 +1,5 @@
 """A replay as the stage shows it: a block grid, and the answers as far as they are written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
