@@ -47,8 +47,6 @@ class Challenge:
         hint: shown on demand.
         why: what reaching the goal shows.
         solution: operations that reach it, e.g. `operations("new s0 20, fork s0 s1")`.
-        num_blocks: of the pool.
-        block_size: of the pool.
     """
 
     goal: str
@@ -56,8 +54,6 @@ class Challenge:
     hint: str
     why: str
     solution: tuple[Operation, ...]
-    num_blocks: int = 64
-    block_size: int = 16
 
 
 def _one_copy(session: Session) -> Iterator[str]:
