@@ -54,28 +54,29 @@ class KVShape(NamedTuple):
         """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a
         `config.json`.
         """
+        given: Any = config
         if not isinstance(config, Mapping):
-            config = json.loads(Path(config).read_text(encoding="utf-8"))
+            given = json.loads(Path(config).read_text(encoding="utf-8"))
         # models that also see keep the decoder's part there
-        config = {**config, **(config.get("text_config") or {})}
-        if config.get("kv_lora_rank"):
+        given = {**given, **(given.get("text_config") or {})}
+        if given.get("kv_lora_rank"):
             raise ValueError(
                 "this model stores a compressed KV (kv_lora_rank is set), so the formula does not "
                 "hold"
             )
         try:
-            heads = config["num_attention_heads"]
-            head_dim = config.get("head_dim") or config["hidden_size"] // heads
-            layers, max_length = config["num_hidden_layers"], config["max_position_embeddings"]
+            heads = given["num_attention_heads"]
+            head_dim = given.get("head_dim") or given["hidden_size"] // heads
+            layers, max_length = given["num_hidden_layers"], given["max_position_embeddings"]
         except KeyError as missing:
             raise ValueError(
                 f"the config has no {missing}: give the config.json of a decoder"
             ) from None
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16")
+        dtype = str(given.get("dtype") or given.get("torch_dtype") or "float16")
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
         size = sizes[one_of("the config's dtype", dtype.removeprefix("torch."), sizes)]
-        name = config.get("_name_or_path") or config.get("model_type") or "model"
-        kv_heads = config.get("num_key_value_heads") or heads
+        name = given.get("_name_or_path") or given.get("model_type") or "model"
+        kv_heads = given.get("num_key_value_heads") or heads
         return cls(name, layers, kv_heads, head_dim, max_length, size)
 
 

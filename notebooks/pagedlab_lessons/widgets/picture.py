@@ -62,7 +62,8 @@ class Picture:
         """The picture as an SVG."""
         tables = self.state["tables"]
         left_out = len(tables) - MAX_ROWS
-        items = [*self.above(), Text(self.headline()), self._pool, *map(_table, tables[:MAX_ROWS])]
+        items: list[Item] = [*self.above(), Text(self.headline()), self._pool]
+        items += map(_table, tables[:MAX_ROWS])
         items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
         drawn = stack(items, Space(0, 0, self._width, is_narrow=False))
         return svg(self._width, drawn.bottom, drawn.parts, self.headline())
