@@ -302,24 +302,27 @@ def make_allocator(
     *,
     max_length: int = 2048,
     block_size: int = 16,
+    placement: str = "buddy",
 ) -> Contiguous | Paged:
     """Return one of the four allocators that the vLLM paper compares (section 6.1, figure 2).
 
     "max" reserves `max_length` slots a request. "pow2" knows the output to the next power of two
-    (25 tokens reserve 32), "oracle" knows it exactly. The regions of these three are buddies,
-    as the paper assumes. "paged" takes blocks as they are needed.
+    (25 tokens reserve 32), "oracle" knows it exactly. "paged" takes blocks as they are needed.
 
     Args:
         name: one of `ALLOCATORS`.
         num_slots: of the memory.
         max_length: slots that "max" reserves.
         block_size: of "paged".
+        placement: of the regions of the others: "buddy", as the paper assumes, or "first-fit".
     """
     reserve: dict[str, Callable[[Request], int]] = {
         "max": lambda request: max_length,
         "pow2": lambda request: request.prompt + _next_power_of_two(request.output),
         "oracle": lambda request: request.prompt + request.output,
     }
+    spaces = {"buddy": Buddy, "first-fit": FirstFit}
+    space = spaces[one_of("placement", placement, spaces)]
     if one_of("name", name, ALLOCATORS) == "paged":
         return Paged(num_slots, block_size)
-    return Contiguous(Buddy(num_slots), reserve[name])
+    return Contiguous(space(num_slots), reserve[name])
