@@ -127,14 +127,7 @@ class Timeline(Explorer):
         return draw_timeline(self.run, step, self._after(step), self._most_tokens)
 
     def __repr__(self) -> str:
-        rows = drawn_rows(self.run)
-        names = max((len(row.name) for row in rows), default=0)
-        kinds = ", ".join(f"{kind} {KINDS[kind]}" for kind in kinds_in(rows))
-        lines = [headline(self.run), kinds]
-        for row in rows:
-            end = "|" if row.end else ""
-            lines.append(f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{end}")
-        return "\n".join(lines)
+        return headline(self.run)
 
 
 # What is said -------------------------------------------------------------------------------------
