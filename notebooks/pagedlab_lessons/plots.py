@@ -176,56 +176,6 @@ def draw_tiles(ax: Axes, trace: Trace) -> None:
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 
 
-def _draw_blocks(ax: Axes, heights: np.ndarray, block_size: int, total: int) -> None:
-    """A bar a token, coloured by block; the rest of `total` tokens is not read yet."""
-    colors = [sequence_color(i // block_size) for i in range(len(heights))]
-    hatches = [sequence_hatch(i // block_size) for i in range(len(heights))]
-    ax.bar(
-        range(len(heights)), heights, color=colors, hatch=hatches, edgecolor=NEUTRAL, linewidth=0.5
-    )
-    for i in range(block_size, total, block_size):
-        ax.axvline(i - 0.5, color=NEUTRAL, linewidth=0.5)
-    if len(heights) < total:
-        place = ((len(heights) + total - 1) / 2, 0.5)
-        ax.text(
-            *place,
-            "not read yet",
-            ha="center",
-            va="center",
-            style="italic",
-            transform=ax.get_xaxis_transform(),
-        )
-    ax.set(xlim=(-0.6, total - 0.4), xticks=[])
-
-
-def draw_scores(ax: Axes, scores: Sequence[float], block_size: int, seen: int) -> None:
-    """Scores of the first `seen` blocks, and as a line the largest so far, which is what online
-    softmax keeps.
-    """
-    read = np.array(scores[: seen * block_size], float)
-    _draw_blocks(ax, read, block_size, len(scores))
-    largest = np.maximum.accumulate(read.reshape(seen, block_size).max(axis=1))
-    ax.stairs(
-        largest, np.arange(seen + 1) * block_size - 0.5, baseline=None, color=LATE, linewidth=2
-    )
-
-
-def draw_weights(
-    ax: Axes, scores: Sequence[float], block_size: int, seen: int, outlines: bool = True
-) -> None:
-    """Softmax over the first `seen` blocks before it is normalised: exp(score - m), m the largest
-    score so far.
-
-    Dotted outlines show how high the earlier bars stood before the last of these blocks was read.
-    """
-    read, edge = np.array(scores[: seen * block_size], float), (seen - 1) * block_size
-    _draw_blocks(ax, np.exp(read - read.max()), block_size, len(scores))
-    if edge and outlines:
-        before = np.exp(read[:edge] - read[:edge].max())
-        ax.bar(range(edge), before, **outlined(NEUTRAL, linestyle=":", linewidth=1.2))
-    ax.set(ylim=(0, 1.08), yticks=[0, 1])
-
-
 def draw_rates(
     ax: Axes,
     rates: Mapping[str, Sequence[float]],
