@@ -88,11 +88,6 @@ def test_what_is_no_drawing_is_refused(drawn):
         explore(lambda: drawn)
 
 
-def test_a_caption_is_text():
-    with pytest.raises(TypeError, match=r"caption must be a str, the line below the drawing; .* another name"):
-        explore(lambda caption: "<p></p>", caption=([1, 2], 1))
-
-
 def test_controls_get_new_options():
     shown = explore(lambda x: f"<p>{x}</p>", x=([1, 2], 1))
     shown.offer(x=([3, 4], 4))

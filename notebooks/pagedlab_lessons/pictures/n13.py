@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import BOLD, INK, LINE, SOFT, Drawing, Place, box, label, linked
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page
+from pagedlab_lessons.drawing import INK, LINE, SOFT, Drawing, Place, label
+from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, station
 
 WIDTH = 760  # pixels of all lanes, at most
 LANES = ("client", "event loop", "engine's thread")
@@ -87,16 +86,21 @@ def draw_way(moment: str) -> Drawing:
         lanes = replace(space, y=space.y + 24, width=min(space.width, WIDTH))
         grid = grid_in(lanes, len(LANES), 28, gap=(14, 9))
         parts = []
-        for lane, name in enumerate(LANES):
-            left, _ = grid.corner(lane)
+        for column, name in enumerate(LANES):
+            left, _ = grid.corner(column)
             parts.append(label(left, space.y + 12, name, space.pick(13, 11), SOFT, grid.width))
         places = []
-        for row, station in enumerate(STATIONS):
-            places.append(grid.cell(len(LANES) * row + LANES.index(station.lane)))
+        for row, (_, lane, _) in enumerate(STATIONS):
+            places.append(grid.cell(len(LANES) * row + LANES.index(lane)))
         for number, (start, end) in enumerate(pairwise(places)):
             path = f'd="{_path(start, end)}" stroke="{INK if number < now else LINE}"'
             parts.append(f'<path {path} stroke-width="2" fill="none"/>')
-        parts += [_station(number, now, place) for number, place in enumerate(places)]
+        for number, (place, name) in enumerate(zip(places, MOMENTS, strict=True)):
+            share = 0.15 if number < now else 0
+            if number == now:
+                share = 0.55
+            said = STATIONS[number].said
+            parts.append(station(place, name, said, f"moment={name}", share, number == now))
         return Drawn(parts, grid.bottom(len(LANES) * len(STATIONS)))
 
     again = note("Stations 6 to 10 repeat for each token.")
@@ -110,15 +114,3 @@ def _path(start: Place, end: Place) -> str:
         return f"M{middle:g} {start.y + start.height:g}V{end.y:g}"
     side = start.x + start.width if end.x > start.x else start.x
     return f"M{side:g} {start.y + start.height / 2:g}H{middle:g}V{end.y:g}"
-
-
-def _station(number: int, now: int, place: Place) -> str:
-    """Draw a station in its place; a click sets the slider to it."""
-    station = STATIONS[number]
-    share = 0.55 if number == now else 0.15 if number < now else 0
-    look = box(*place, sequence_color(0), share, INK)
-    base = place.y + place.height / 2 + 5
-    style = BOLD if number == now else ""
-    words = label(place.x + 8, base, MOMENTS[number], 12.5, INK, place.width - 16, style)
-    goes = f"moment={MOMENTS[number]}"
-    return linked([f"s-{station.name}"], station.said, look, words, goes=goes)

@@ -114,10 +114,6 @@ class Explorer(Page):
     drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
-        if not isinstance(caption, str):
-            raise TypeError(
-                "caption must be a str, the line below the drawing; give a control another name"
-            )
         self._draw = draw
         self._controls = {name: _control(name, given) for name, given in controls.items()}
         self._shown: Any = None
