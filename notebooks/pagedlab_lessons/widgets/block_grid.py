@@ -36,7 +36,7 @@ class BlockPoolWidget(Page):
         num_blocks: of the pool.
         block_size: of the pool.
         preset: the name of an example to begin with, one of `PRESETS`.
-        challenge: a goal: a name from `CHALLENGES`, or a `Challenge`.
+        challenge: the name of a goal, one of `CHALLENGES`.
 
     Raises:
         ValueError: If an argument makes no sense.
@@ -55,11 +55,11 @@ class BlockPoolWidget(Page):
         num_blocks: int = 64,
         block_size: int = 16,
         preset: str | None = None,
-        challenge: str | Challenge | None = None,
+        challenge: str | None = None,
     ) -> None:
-        if isinstance(challenge, str):
-            challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
-        self.challenge = challenge
+        self.challenge: Challenge | None = None
+        if challenge:
+            self.challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
         self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown
