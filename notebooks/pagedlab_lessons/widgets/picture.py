@@ -30,6 +30,7 @@ MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
 LONGEST = 60  # letters of a list of blocks
 LINE = 20  # pixels from line to line of an answer
+GAP = 8  # pixels between a prompt and its answer
 DOTS = "… "  # where lines are left out
 
 
@@ -128,10 +129,11 @@ def look_in(shown: dict[str, Any]) -> Look:
 
 def _table(table: dict[str, Any]) -> Item:
     """A sequence's name and the ids of its blocks."""
-    blocks = runs(table["blocks"]) or "no block"
+    blocks = runs(table["blocks"]) or "none yet"
     if len(blocks) > LONGEST:
         blocks = f"{blocks[: LONGEST - 2]} …"
-    return Legend([(look_in(table), f"{table['name']}, {table['tokens']} tokens: {blocks}")])
+    said = f"{table['name']}, {table['tokens']} tokens in blocks {blocks}"
+    return Legend([(look_in(table), said)])
 
 
 def _words_of(answer: dict[str, Any], most: int) -> Item:
@@ -143,15 +145,19 @@ def _words_of(answer: dict[str, Any], most: int) -> Item:
     """
 
     def draw(space: Space) -> Drawn:
-        lines = _lines(answer["runs"], space.width - wide(DOTS, 12))
+        lines = _lines(answer["runs"], space.width - wide(DOTS, 12) - GAP)
         if len(lines) > most:
             lines[-most].insert(0, (None, DOTS, True))
         parts = []
         y = space.y
         for line in lines[-most:]:
             x = space.x
+            was_prompt = False
             for (entry, is_prompt), run in groupby(line, key=itemgetter(0, 2)):
                 words = "".join(word for _, word, _ in run)
+                if was_prompt and not is_prompt:
+                    x += GAP
+                was_prompt = is_prompt
                 if entry is not None:
                     share = 0.34 if entry % 2 else 0.16
                     parts.append(box(x, y - 2, wide(words, 12), 18, answer["color"], share))
