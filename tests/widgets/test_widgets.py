@@ -372,6 +372,9 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name):
         ),
         ("four_in_eleven", "new 74, new 74, new 74, new 74", "20 blocks are in use"),
         ("four_in_eleven", "new 74, fork s0, fork s0, fork s0", "no block was copied yet"),
+        ("fork_without_copy", "new 30, fork s0, append s0 10, append s1 10", "1 copied"),
+        ("full_for_one", "new 64, write s0", "is full"),
+        ("full_for_one", "new 60, append s0 100", "of one token"),
         (
             "four_in_eleven",
             "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10",

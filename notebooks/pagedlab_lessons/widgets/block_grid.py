@@ -36,7 +36,7 @@ class BlockPoolWidget(Page):
         num_blocks: of the pool.
         block_size: of the pool.
         preset: the name of an example to begin with, one of `PRESETS`.
-        challenge: the name of a goal, one of `CHALLENGES`.
+        challenge: the name of a goal, one of `CHALLENGES`. It sets the number of blocks.
 
     Raises:
         ValueError: If an argument makes no sense.
@@ -60,6 +60,7 @@ class BlockPoolWidget(Page):
         self.challenge: Challenge | None = None
         if challenge:
             self.challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
+            num_blocks = self.challenge.num_blocks
         self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown

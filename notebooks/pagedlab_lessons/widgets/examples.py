@@ -47,6 +47,7 @@ class Challenge:
         hint: shown on demand.
         why: what reaching the goal shows.
         solution: operations that reach it, e.g. `operations("new s0 20, fork s0 s1")`.
+        num_blocks: of the pool, with 16 slots in a block.
     """
 
     goal: str
@@ -54,6 +55,15 @@ class Challenge:
     hint: str
     why: str
     solution: tuple[Operation, ...]
+    num_blocks: int = 64
+
+
+def _missing_tokens(session: Session, sequences: int, tokens: int) -> Iterator[str]:
+    """Say whether fewer sequences than asked for have that many tokens."""
+    tables = session.reading.tables.values()
+    found = sum(table.tokens >= tokens for table in tables)
+    if found < sequences:
+        yield f"{found} of {sequences} sequences have {tokens} tokens"
 
 
 def _one_copy(session: Session) -> Iterator[str]:
@@ -64,10 +74,8 @@ def _one_copy(session: Session) -> Iterator[str]:
 
 
 def _four_in_eleven(session: Session) -> Iterator[str]:
+    yield from _missing_tokens(session, 4, 74)
     tables = session.reading.tables.values()
-    found = sum(table.tokens >= 74 for table in tables)
-    if found < 4:
-        yield f"{found} of 4 sequences have 74 tokens"
     last_blocks = [table.blocks[-1] for table in tables if table.blocks]
     own = sum(last_blocks.count(block) == 1 for block in last_blocks)
     if own < 4:
@@ -79,9 +87,33 @@ def _four_in_eleven(session: Session) -> Iterator[str]:
         yield f"{used} blocks are in use, 11 are allowed"
 
 
+def _fork_without_copy(session: Session) -> Iterator[str]:
+    yield from _missing_tokens(session, 2, 40)
+    if not session.reading.shared:
+        yield "no block is shared"
+    if session.copied:
+        yield f"{session.copied} copied: go back, or reset"
+
+
+def _full_for_one(session: Session) -> Iterator[str]:
+    last = session.last
+    if not last or not last.error:
+        yield "no append has failed yet"
+        return
+    operation = last.operation
+    if operation.verb != "append" or operation.n != 1:
+        yield "it must be an append of one token that fails"
+        return
+    table = session.reading.tables[operation.sequence]
+    if table.tokens % session.block_size == 0:
+        yield f"the last block of {operation.sequence} is full, so it needed a new one anyway"
+
+
 _MISSING: dict[str, Callable[[Session], Iterator[str]]] = {
     "one_copy": _one_copy,
     "four_in_eleven": _four_in_eleven,
+    "fork_without_copy": _fork_without_copy,
+    "full_for_one": _full_for_one,
 }
 
 
