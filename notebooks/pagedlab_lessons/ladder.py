@@ -17,8 +17,6 @@ and a sequence has at least one key. The puzzles of notebook 07 use `slots_at`, 
 `take_rows` and `attend` as building blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -37,8 +37,7 @@ function headers() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-/** @type {Record<string, () => void>} */
-const listeners = {};
+let onRecorded = () => {}; // the stage's, once it is there
 /**
  * @type {{
  *   step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null
@@ -53,7 +52,7 @@ const model = {
    * @param {() => void} listener
    */
   on(event, listener) {
-    listeners[event] = listener;
+    if (event === "change:recorded") onRecorded = listener;
   },
   off() {},
 };
@@ -74,7 +73,7 @@ async function update() {
     first = body.first;
     values.recorded = body;
   }
-  if (listeners["change:recorded"]) listeners["change:recorded"]();
+  if (known) onRecorded();
   else stage.render({ model, el: /** @type {HTMLElement} */ (document.getElementById("stage")) });
 }
 
@@ -124,12 +123,6 @@ async function ask(number) {
   }
 }
 
-/** Makes the answers a Tab stop while they scroll: then the arrow keys scroll them. */
-function updateTabStop() {
-  if (answers.scrollHeight > answers.clientHeight) answers.tabIndex = 0;
-  else answers.removeAttribute("tabindex");
-}
-
 asking.addEventListener("submit", (event) => {
   event.preventDefault();
   const button = /** @type {HTMLButtonElement | null} */ (event.submitter);
@@ -142,5 +135,4 @@ unlocking.addEventListener("submit", (event) => {
   unlocking.hidden = true;
   look();
 });
-new ResizeObserver(updateTabStop).observe(answers);
 look();

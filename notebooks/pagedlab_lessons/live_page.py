@@ -3,8 +3,6 @@
 Nothing is recorded while no page is open.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

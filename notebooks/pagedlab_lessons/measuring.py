@@ -4,8 +4,6 @@
 no model. `peers` reads measured runs of several engines.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

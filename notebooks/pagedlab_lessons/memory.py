@@ -54,43 +54,30 @@ class KVShape(NamedTuple):
         """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a
         `config.json`.
         """
-        given = (
-            config
-            if isinstance(config, Mapping)
-            else json.loads(Path(config).read_text(encoding="utf-8"))
-        )
+        given: Any = config
+        if not isinstance(config, Mapping):
+            given = json.loads(Path(config).read_text(encoding="utf-8"))
         # models that also see keep the decoder's part there
-        config = {
-            **given,
-            **(given.get("text_config") or {}),
-        }
-        if config.get("kv_lora_rank"):
+        given = {**given, **(given.get("text_config") or {})}
+        if given.get("kv_lora_rank"):
             raise ValueError(
                 "this model stores a compressed KV (kv_lora_rank is set), so the formula does not "
                 "hold"
             )
         try:
-            heads = config["num_attention_heads"]
-            head_dim = config.get("head_dim") or config["hidden_size"] // heads
-            layers, max_length = config["num_hidden_layers"], config["max_position_embeddings"]
+            heads = given["num_attention_heads"]
+            head_dim = given.get("head_dim") or given["hidden_size"] // heads
+            layers, max_length = given["num_hidden_layers"], given["max_position_embeddings"]
         except KeyError as missing:
             raise ValueError(
                 f"the config has no {missing}: give the config.json of a decoder"
             ) from None
-        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float16").removeprefix(
-            "torch."
-        )
+        dtype = str(given.get("dtype") or given.get("torch_dtype") or "float16")
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
-        dtype = one_of("the config's dtype", dtype, sizes)
-        name = config.get("_name_or_path") or config.get("model_type") or "model"
-        return cls(
-            name,
-            layers,
-            config.get("num_key_value_heads") or heads,
-            head_dim,
-            max_length,
-            sizes[dtype],
-        )
+        size = sizes[one_of("the config's dtype", dtype.removeprefix("torch."), sizes)]
+        name = given.get("_name_or_path") or given.get("model_type") or "model"
+        kv_heads = given.get("num_key_value_heads") or heads
+        return cls(name, layers, kv_heads, head_dim, max_length, size)
 
 
 MODELS = {
@@ -283,7 +270,8 @@ class Paged:
         return self.num_slots - self.pool.num_used * self.pool.block_size
 
     def needs(self, request: Request) -> int:
-        return blocks_for(request.prompt, self.pool.block_size) * self.pool.block_size
+        size = self.pool.block_size
+        return blocks_for(request.prompt, size) * size
 
     def can_ever_fit(self, request: Request) -> bool:
         return blocks_for(sum(request), self.pool.block_size) <= self.pool.num_blocks
@@ -334,8 +322,7 @@ def make_allocator(
         "oracle": lambda request: request.prompt + request.output,
     }
     spaces = {"buddy": Buddy, "first-fit": FirstFit}
-    name = one_of("name", name, ALLOCATORS)
     space = spaces[one_of("placement", placement, spaces)]
-    if name == "paged":
+    if one_of("name", name, ALLOCATORS) == "paged":
         return Paged(num_slots, block_size)
     return Contiguous(space(num_slots), reserve[name])

@@ -1,7 +1,5 @@
 """Run code that a reader wrote: stop endless loops, and put its errors into one line."""
 
-from __future__ import annotations
-
 import dis
 import os
 import signal

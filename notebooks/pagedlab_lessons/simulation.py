@@ -77,8 +77,6 @@ class Run:
         steps: of the run.
         finished: requests.
         preempted: times that a running request was preempted, to be computed again.
-        refused_with_room: steps in which the first request in the queue was refused although
-            enough slots were free in all.
     """
 
     num_slots: int
@@ -86,7 +84,6 @@ class Run:
     steps: int = 0
     finished: int = 0
     preempted: int = 0
-    refused_with_room: int = 0
 
     def shares(self) -> dict[str, float]:
         """Return the mean share of the slots by kind, over the samples with waiting requests.
@@ -113,7 +110,6 @@ def simulate(
     allocator: Contiguous | Paged,
     *,
     max_running: float = math.inf,
-    max_steps: float = math.inf,
     sample_every: int = 1,
     places: bool = False,
 ) -> Run:
@@ -128,7 +124,6 @@ def simulate(
         requests: prompt and output tokens of each.
         allocator: of the memory.
         max_running: requests in memory at a time.
-        max_steps: after which the run ends.
         sample_every: steps between two samples.
         places: whether samples have the places of the requests.
 
@@ -142,7 +137,7 @@ def simulate(
         _check(place, allocator)
     run = Run(allocator.num_slots)
     running: list[Place] = []
-    while (queue or running) and run.steps < max_steps:
+    while queue or running:
         preempted = _decode(running, queue, allocator, run)
         # Blocks freed by a preemption are for running requests, not for new ones.
         refused = preempted or _admit(running, queue, allocator, run, max_running)
@@ -185,7 +180,6 @@ def _admit(
         except (OutOfMemory, OutOfBlocks):
             if not running:
                 raise  # the memory is in use elsewhere, and waiting would not end
-            run.refused_with_room += allocator.num_free >= allocator.needs(first.wish)
             return True
         running.append(queue.popleft())
     return False

@@ -228,7 +228,9 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
     if trace := traces.get(RUNGS[rung]):
         step = round(progress / 100 * (len(trace.steps) - 1))
         headline = _headline(trace, step)
-        axes = _axes(rung)
+        axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
+        if rung[0] == "7":
+            axes += ", split"
         memory = [
             note(f"colour: sequence; solid: loaded now, by program ({axes})"),
             partial(draw_memory, trace, step),
@@ -249,11 +251,9 @@ def draw_opening(traces: dict[str, Trace], rung: str, progress: int, shape: str)
 
 
 def _not_shown_yet(rung: str, speeds: Collection[str]) -> list[str]:
-    """Return the rungs after this one: a guess about their speed comes later in the notebook."""
-    names = list(RUNGS)
-    if rung == names[-1]:
-        return []
-    shown = names[: names.index(rung) + 1]
+    """Return what comes after this rung: a guess about its speed comes later in the notebook."""
+    *_, last = names = list(RUNGS)
+    shown = speeds if rung == last else names[: names.index(rung) + 1]
     return [name for name in speeds if name not in shown]
 
 
@@ -267,17 +267,7 @@ def _headline(trace: Trace, at: int) -> str:
     )
 
 
-def _axes(rung: str) -> str:
-    """Return the axes of a rung's programs."""
-    if rung[0] in "12":
-        return "sequence, query head"
-    if rung[0] == "7":
-        return "sequence, KV head, split"
-    return "sequence, KV head"
-
-
-@dataclass(frozen=True)
-class _Load:
+class _Load(NamedTuple):
     """A key that a program loaded: its slot in the page, and whether it was in this step."""
 
     slot: int
@@ -399,86 +389,74 @@ def traces() -> dict[str, Trace]:
 
 # What a reader's kernel loads ---------------------------------------------------------------------
 
-SHOWN = {  # tensors drawn, and how many elements make a cell
-    "weights": {"s": 1},
-    "scores": {"k": 1},
-    "online_step": {"s": 1, "v": 1},
-    "paged_scores": {"table": 1, "k_cache": 1},
-    "decode": {"k_cache": 16},
-    "grouped": {"k_cache": 16},
-    "split": {"k_cache": 16},
-}
-
-
-_OF_PROGRAM = "the program that loads"
-_OF_HEAD = "the head of the program that loads"
-_OF_SEQUENCE = "the sequence of the program that loads"
-COLORS = {  # what gives a program its colour in a puzzle's picture
-    "weights": _OF_PROGRAM,
-    "scores": _OF_HEAD,
-    "online_step": _OF_PROGRAM,
-    "paged_scores": _OF_HEAD,
-    "decode": _OF_SEQUENCE,
-    "grouped": _OF_SEQUENCE,
-    "split": "the split of the program that loads",
-}
-
 
 @dataclass(frozen=True)
-class SolvedCase:
-    """A case smaller than a puzzle's, and what a right kernel loads in it.
+class Watched:
+    """What is drawn of a puzzle's kernel, and of a right kernel in a smaller case.
 
     Args:
-        text: what the picture shows.
-        tensor: its name.
-        shape: of the tensor.
-        loads: the elements that each program loads; the others hold nothing.
+        tensors: that are drawn, and how many elements make a cell. The smaller case has the last.
+        color: what gives a program its colour.
+        text: what the smaller case shows.
+        shape: of the tensor there.
+        loads: the elements that each program loads there; the others hold nothing.
     """
 
+    tensors: dict[str, int]
+    color: str
     text: str
-    tensor: str
     shape: tuple[int, ...]
     loads: dict[tuple[int, int, int], Sequence[int]]
 
     def accesses(self) -> list[Access]:
-        """Return the loads, all of them in the first step."""
+        """Return the loads of the smaller case, all of them in the first step."""
         from pagedlab_lessons.fence import Access
 
         return [Access(program, 0, np.array(elements)) for program, elements in self.loads.items()]
 
 
+_OF_PROGRAM = "the program that loads"
+_OF_HEAD = "the head of the program that loads"
+_OF_SEQUENCE = "the sequence of the program that loads"
+_SIXTEEN = {"k_cache": 16}
 _PAGE_0 = range(4 * 16)  # the elements of a page with 4 slots and a head of 16 numbers
 _FILLED_OF_PAGE_1 = range(4 * 16, 7 * 16)
-SOLVED = {
-    "weights": SolvedCase(
+_TWO_PAGES = (2, 4, 1, 16)
+SHOWN = {
+    "weights": Watched(
+        {"s": 1},
+        _OF_PROGRAM,
         "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
-        "s",
         (6,),
         {(0, 0, 0): (0, 1, 2, 3), (1, 0, 0): (4, 5)},
     ),
-    "scores": SolvedCase(
+    "scores": Watched(
+        {"k": 1},
+        _OF_HEAD,
         "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
-        "k",
         (2, 2, 2),
         {(0, 0, 0): (0, 1, 4, 5), (1, 0, 0): (2, 3, 6, 7)},
     ),
-    "online_step": SolvedCase(
+    "online_step": Watched(
+        {"s": 1, "v": 1},
+        _OF_PROGRAM,
         "Two values of four numbers: the only program loads each number once.",
-        "v",
         (2, 4),
         {(0, 0, 0): range(8)},
     ),
-    "paged_scores": SolvedCase(
+    "paged_scores": Watched(
+        {"table": 1, "k_cache": 1},
+        _OF_HEAD,
         "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
         "head 1.",
-        "k_cache",
         (2, 2, 2, 2),
         {(0, 0, 0): (8, 9, 12, 13, 0, 1), (1, 0, 0): (10, 11, 14, 15, 2, 3)},
     ),
-    "decode": SolvedCase(
+    "decode": Watched(
+        _SIXTEEN,
+        _OF_SEQUENCE,
         "Two sequences, two query heads for a KV head: two programs load each key, hence the 2.",
-        "k_cache",
-        (2, 4, 1, 16),
+        _TWO_PAGES,
         {
             (0, 0, 0): _PAGE_0,
             (0, 1, 0): _PAGE_0,
@@ -486,16 +464,18 @@ SOLVED = {
             (1, 1, 0): _FILLED_OF_PAGE_1,
         },
     ),
-    "grouped": SolvedCase(
+    "grouped": Watched(
+        _SIXTEEN,
+        _OF_SEQUENCE,
         "Two sequences, two query heads for a KV head: one program loads each key.",
-        "k_cache",
-        (2, 4, 1, 16),
+        _TWO_PAGES,
         {(0, 0, 0): _PAGE_0, (1, 0, 0): _FILLED_OF_PAGE_1},
     ),
-    "split": SolvedCase(
+    "split": Watched(
+        _SIXTEEN,
+        "the split of the program that loads",
         "One sequence of seven tokens in two splits: a program for each loads its share.",
-        "k_cache",
-        (2, 4, 1, 16),
+        _TWO_PAGES,
         {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
     ),
 }
@@ -536,9 +516,8 @@ def draw_loads(
     """Draw a puzzle's tensors as cells, and what a kernel loads of them.
 
     Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold nothing. A cell that was loaded several times says how often. `COLORS`
-    tells what gives a program its colour. As long as nothing is loaded, a smaller case is drawn
-    solved.
+    dotted ones hold nothing. A cell that was loaded several times says how often. As long as
+    nothing is loaded, a smaller case is drawn solved.
 
     Args:
         name: of the puzzle.
@@ -549,7 +528,7 @@ def draw_loads(
     """
     items = []
     loaded = needed = 0
-    for tensor in SHOWN[name]:
+    for tensor in SHOWN[name].tensors:
         x = given[tensor]
         accesses = loads.get(tensor, [])
         loaded += sum(len(np.unique(access.elements)) for access in accesses) * x.element_size()
@@ -561,7 +540,7 @@ def draw_loads(
     elif not stopped:
         items += _solved_case(name)
     explained = (
-        f"colour: {COLORS[name]}; pale: loaded in an earlier step; dotted: holds nothing; "
+        f"colour: {SHOWN[name].color}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
     )
     head = [title(headline, above=0), note(stopped or explained)]
@@ -571,17 +550,17 @@ def draw_loads(
 
 def _solved_case(name: str) -> list[Item]:
     """Return what a right kernel loads in a case smaller than the puzzle's."""
-    case = SOLVED[name]
+    case = SHOWN[name]
     x = torch.full(case.shape, torch.nan).flatten()
     for elements in case.loads.values():
         x[list(elements)] = 0
-    tensor = _tensor(name, case.tensor, x.view(case.shape), case.accesses(), 1)
+    tensor = _tensor(name, [*case.tensors][-1], x.view(case.shape), case.accesses(), 1)
     return [title("A smaller case, solved", above=0), note(case.text), tensor]
 
 
 def _tensor(name: str, tensor: str, x: torch.Tensor, accesses: list[Access], step: int) -> Item:
     """Return the cells of a tensor of a puzzle, after its name."""
-    unit = SHOWN[name][tensor]
+    unit = SHOWN[name].tensors[tensor]
     programs = _programs_by_cell(accesses, unit, step)
     axis = 2 if name == "split" else 0  # of the grid, which gives the colour
     is_last = bool(accesses) and step > max(access.step for access in accesses)

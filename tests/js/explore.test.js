@@ -145,7 +145,7 @@ test("arrow keys move from part to part; Enter and a click set a control, as Pyt
   assert.equal(document.activeElement, parts()[2], "the focus is on the same part of the drawing");
 });
 
-test("a slider plays from its first option, pauses, and goes on to the last", (context) => {
+test("a slider plays, pauses, goes on to the last option, and begins again", (context) => {
   const play = find('.px-controls [data-play="size"]');
   /** @param {number} times */
   const sizeAfter = (times) => {
@@ -157,14 +157,18 @@ test("a slider plays from its first option, pauses, and goes on to the last", (c
   };
   play.click();
   context.mock.timers.tick(5000);
-  assert.equal(sizeAfter(0), 0, "it waits for the drawing");
-  assert.equal(sizeAfter(2), 2);
+  const first = sizeAfter(0);
+  context.mock.timers.tick(5000);
+  assert.equal(sizeAfter(0), first, "it waits for the drawing");
+  assert.equal(sizeAfter(2), first + 1);
   play.click();
-  assert.equal(sizeAfter(3), 2);
+  assert.equal(sizeAfter(3), first + 1);
   play.click();
   assert.equal(play.getAttribute("aria-label"), "pause");
   assert.equal(sizeAfter(20), 11);
   assert.equal(play.getAttribute("aria-label"), "play");
+  play.click();
+  assert.equal(sizeAfter(0), 0, "once more");
 });
 
 test("values that Python sets are shown, an older question is not", () => {

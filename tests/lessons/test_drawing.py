@@ -114,9 +114,8 @@ def test_a_part_that_can_be_pointed_at_has_a_role_and_a_name():
     assert 'aria-label="7 old. two words"' in button, "speech control asks for the words that are seen"
 
 
-def test_a_drawing_is_named_by_what_it_is_given_or_by_its_first_text():
+def test_a_drawing_has_the_name_that_it_is_given():
     assert 'aria-label="Two &lt;pools&gt;"' in svg(10, 10, ["<text>first</text>"], "Two <pools>")
-    assert 'aria-label="first"' in svg(10, 10, ["<text>first</text>"])
 
 
 def test_no_other_file_of_lessons_and_widgets_repeats_the_palette():

@@ -1,12 +1,7 @@
 """The model of a server, percentiles, and runs of several engines, as notebook 14 uses them."""
 
-import matplotlib
-import pytest
 from pagedlab_lessons.checks.measuring import fair_ratios
-from pagedlab_lessons.colors import INK, NEUTRAL, ink_on
-from pagedlab_lessons.load_plots import (
-    draw_peers,
-)
+from pagedlab_lessons.colors import ink_on
 from pagedlab_lessons.measuring import (
     OURS,
     Asked,
@@ -18,9 +13,7 @@ from pagedlab_lessons.measuring import (
     simulate,
     workload,
 )
-from pagedlab_lessons.plots import LATE
 
-matplotlib.use("Agg")
 STEP = StepTimes(fixed=1.0, a_sequence=0.0, a_prompt_token=0.1)
 
 
@@ -63,26 +56,6 @@ def test_seeds_are_averaged_and_hosts_stay_apart():
         Run("machine B", "m", "uniform", "vllm in one process", 5.0, (5,)),
     ]
     assert fair_ratios(peers(measured)) == {}
-
-
-@pytest.mark.parametrize(
-    ("ours", "title", "color"),
-    [
-        (10.3, "ahead in 1, tied in 0, behind in 0", INK),
-        (10.1, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
-        (9.9, "ahead in 0, tied in 1, behind in 0", NEUTRAL),
-        (9.0, "ahead in 0, tied in 0, behind in 1", LATE),
-    ],
-)
-def test_the_chart_shows_losses_and_a_difference_of_two_per_cent_is_a_tie(ours, title, color):
-    engines = ((OURS, ours), ("vllm in one process", 10.0))
-    runs = [Run("machine A", "m", "w", name, value, (value - 1, value + 1)) for name, value in engines]
-    (ax,) = draw_peers(runs, fair_ratios(runs)).axes
-    assert ax.get_title().endswith(title)
-    assert [text.get_text() for text in ax.texts] == ["machine A, 2 rounds", f"{ours / 10:.2f}"]
-    assert ax.texts[-1].get_color() == color
-    legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert "vLLM in one process (not its default)" in legend
 
 
 def test_text_on_a_filled_shape_is_black_on_light_colors_and_white_on_dark_ones():

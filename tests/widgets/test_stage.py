@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import re
 import time
 
 import pytest
 from pagedlab_lessons.checks.scheduling import ToyEngine
-from pagedlab_lessons.drawing import wide
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets import stage as module
 from pagedlab_lessons.widgets.opening import unpacked
@@ -64,7 +62,7 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path, tiny):
     again = Stage(path)
     assert again.recorded == json.loads(json.dumps(stage.recorded))
     assert (again.live, again.step) == (False, -1)
-    assert Stage(stage.recorded).picture().text() == stage.picture().text()
+    assert Stage(stage.recorded).picture().drawing() == stage.picture().drawing()
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 20, got 99"):
         again.seek(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
@@ -81,12 +79,10 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny):
         llm.generate(PROMPTS, exactly(20))
     data, _ = stage._repr_mimebundle_()
     assert "64 blocks of 16: 0 used" not in data["text/plain"], "not the last, which is empty"
-    assert "The old mill" in data["text/plain"]
     drawn = data["image/svg+xml"]
+    assert "The old mill" in drawn.replace("</text>", "")
     assert len(drawn) < 30_000
     assert "…" not in drawn
-    starts = re.findall(r'<rect x="([0-9.]+)"[^>]*height="18"', stage.picture().drawing())
-    assert min(map(float, starts)) > 22 + wide(name, 12)
     with Stage(llm) as stage:
         llm.generate(["Once upon a time, there was a cat"] * 3, exactly(70))
     drawn = stage._repr_mimebundle_()[0]["image/svg+xml"]
@@ -133,7 +129,7 @@ def test_people_have_their_names_on_the_stage(tiny):
         name for step in stage.recorded["steps"] for field in ("texts", "computed") for name in step.get(field, {})
     }
     assert {name.split(".")[0] for name in named} == {"r0", "Anna", "Ben"}
-    assert "Anna" in stage.picture().text()
+    assert "Anna" in stage.picture().drawing()
     assert unpacked(stage.opening() or {})["recorded"] == json.loads(json.dumps(stage.recorded))
 
 
@@ -158,4 +154,4 @@ def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
         llm.step()
         llm.step()
     stopped = StagePicture(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
-    assert stopped.count("[aborted:") == 1
+    assert stopped.count("(aborted:") == 1

@@ -254,14 +254,11 @@ def test_a_widget_that_is_refused_ends_in_silence(widget, monkeypatch):
     assert not printed, [problem.exc_value for problem in printed]
 
 
-def test_what_is_stored_shows_every_kind_by_name_and_the_rows_as_letters():
+def test_what_is_stored_shows_every_kind_by_name():
     _, timeline = watched(blocks=False, num_blocks=12)
     data, _ = timeline._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-    headline, legend, *rows = data["text/plain"].splitlines()
-    assert "preemptions: " in headline
-    assert legend == "P prefill, D decode, S swapped"
-    assert rows[0] == "r0  P" + 19 * "D" + "|"
+    assert "preemptions: " in data["text/plain"]
     svg = data["image/svg+xml"]
     for kind in "PDS":
         assert f">{KINDS[kind]}</text>" in svg

@@ -47,7 +47,6 @@ from pagedlab_lessons.drawing.elements import (
     fill,
     label,
     linked,
-    narrow_svg,
     plain,
     runs,
     shape,

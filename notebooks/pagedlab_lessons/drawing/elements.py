@@ -35,24 +35,19 @@ def svg(
         width: in pixels.
         height: in pixels.
         parts: SVG elements.
-        name: says what is seen, for those who do not see it; by default the first text of `parts`.
+        name: says what is seen, for those who do not see it.
         shown_width: in pixels; None for `width`.
     """
     drawn = "".join(parts)
-    first_text = re.search(r"<text[^>]*>([^<]+)</text>", drawn)
-    if name:
-        name = html.escape(name)
-    elif first_text:
-        name = first_text[1]
     widest = shown_width or width
     size = f'viewBox="-2 0 {width + 4:g} {height:.0f}" width="100%" style="max-width:{widest:g}px"'
     # A group, not an image: a screen reader does not go into the parts of an image.
-    return f'<svg {size} role="group" aria-label="{name}">{_patterns(drawn)}{drawn}</svg>'
+    group = f'role="group" aria-label="{html.escape(name)}"'
+    return f"<svg {size} {group}>{_patterns(drawn)}{drawn}</svg>"
 
 
 NARROW = 300  # pixels: the width of a variant for a phone, whose letters have at least 11 pixels
 WIDEST_NARROW = 480  # pixels, as it is shown
-OPENS_NARROW = '<svg class="px-narrow" '
 
 
 class Drawing(str):
@@ -68,24 +63,11 @@ class Drawing(str):
 
         Args:
             wide: as `svg` returns it.
-            narrow: as `narrow_svg` returns it.
+            narrow: the same; its class is "px-narrow".
         """
         drawing = super().__new__(cls, wide)
         drawing.narrow = narrow
         return drawing
-
-
-def narrow_svg(height: float, parts: Iterable[str], name: str, color: str = INK) -> str:
-    """Return a drawing for a narrow page, `NARROW` pixels wide.
-
-    Args:
-        height: in pixels.
-        parts: SVG elements, without the headline.
-        name: the headline, which the page shows above the drawing.
-        color: of the headline.
-    """
-    drawing = svg(NARROW, height, parts, name, WIDEST_NARROW)
-    return drawing.replace("<svg ", f'{OPENS_NARROW}color="{color}" ', 1)
 
 
 # Looks --------------------------------------------------------------------------------------------

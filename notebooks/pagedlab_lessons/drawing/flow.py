@@ -102,7 +102,10 @@ def page(
     seen = f"{headline} {more or ''}".strip()
     wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
-    return draw.Drawing(wide, draw.narrow_svg(narrow.bottom, narrow.parts, seen, color))
+    small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
+    # explore.js looks for this class, and shows the name above the drawing in this colour
+    small = small.replace("<svg ", f'<svg class="px-narrow" color="{color}" ', 1)
+    return draw.Drawing(wide, small)
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,33 @@ class Named:
         room = replace(space, x=space.x + left, width=space.width - left)
         drawn = self.item(room)
         return Drawn([name, *drawn.parts], drawn.bottom)
+
+
+def station(
+    place: Place,
+    words: str,
+    say: str,
+    goes: str,
+    share: float,
+    is_marked: bool,
+    size: float = 12.5,
+) -> str:
+    """Return a box with words; a click on it sets a control.
+
+    Args:
+        place: of the box.
+        words: in it.
+        say: what is said when it is pointed at.
+        goes: "name=value", the control that a click sets.
+        share: of the colour, 0 to 1.
+        is_marked: whether the words are bold.
+        size: of the font, in pixels.
+    """
+    ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
+    base = place.y + place.height / 2 + 5
+    style = draw.BOLD if is_marked else ""
+    text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
+    return draw.linked([goes.replace(" ", "-")], say, ground, text, goes=goes)
 
 
 def grid_in(

@@ -6,9 +6,8 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import BOLD, INK, Drawing, Place, box, label, linked
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page
+from pagedlab_lessons.drawing import INK, Drawing
+from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, station
 
 COLUMNS = 6  # of a wide page: the step's way is the upper row
 
@@ -57,7 +56,11 @@ def draw_parts(part: str) -> Drawing:
         for start, end in pairwise([] if space.is_narrow else places[:COLUMNS]):
             line = f"M{start.x + start.width:g} {start.y + 22:g}H{end.x:g}"
             parts.append(f'<path d="{line}" stroke="{INK}" stroke-width="2"/>')
-        parts += [_part(number, now, place) for number, place in enumerate(places)]
+        for number, (place, one) in enumerate(zip(places, PARTS, strict=True)):
+            is_now = number == now
+            share = 0.0 if one.is_given else 0.15 + 0.4 * is_now
+            goes = f"part={one.name}"
+            parts.append(station(place, one.name, one.said, goes, share, is_now, 14))
         return Drawn(parts, grid.bottom(len(PARTS)))
 
     return page(
@@ -66,14 +69,3 @@ def draw_parts(part: str) -> Drawing:
         note("Filled: you write it. White: it is given. Upper row: the way of a step."),
         more=PARTS[now].said,
     )
-
-
-def _part(number: int, now: int, place: Place) -> str:
-    """Draw a part in its place; a click sets the slider to it."""
-    part = PARTS[number]
-    share = 0 if part.is_given else 0.55 if number == now else 0.15
-    look = box(*place, sequence_color(0), share, INK)
-    base = place.y + place.height / 2 + 5
-    style = BOLD if number == now else ""
-    words = label(place.x + 8, base, part.name, 14, INK, place.width - 16, style)
-    return linked([f"p-{part.name}"], part.said, look, words, goes=f"part={part.name}")

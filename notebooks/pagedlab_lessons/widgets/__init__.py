@@ -16,10 +16,9 @@ except ModuleNotFoundError:
     require("notebooks", "anywidget")
     raise
 from pagedlab_lessons.widgets.block_grid import BlockPoolWidget
-from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
-from pagedlab_lessons.widgets.explore import Explorer, explore
-from pagedlab_lessons.widgets.guess import Guess, guess
-from pagedlab_lessons.widgets.operations import Operation, operations
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS
+from pagedlab_lessons.widgets.explore import explore
+from pagedlab_lessons.widgets.guess import guess
 from pagedlab_lessons.widgets.quiz import Answer, Question, Quiz
 from pagedlab_lessons.widgets.stage import Stage
 from pagedlab_lessons.widgets.timeline import Timeline
@@ -29,15 +28,10 @@ __all__ = [
     "PRESETS",
     "Answer",
     "BlockPoolWidget",
-    "Challenge",
-    "Explorer",
-    "Guess",
-    "Operation",
     "Question",
     "Quiz",
     "Stage",
     "Timeline",
     "explore",
     "guess",
-    "operations",
 ]

@@ -1,7 +1,5 @@
 """The scripts and styles of the widgets, as their pages get them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -28,19 +28,18 @@ class BlockPoolWidget(Page):
     """A block pool to click on.
 
     Errors and mistakes of the pool and the tables are shown in the widget. Undo, redo and the
-    scrubber start the same pool object over and repeat the log.
+    scrubber make a fresh pool and repeat the log.
 
     Args:
-        pool: a fresh instance with BlockPool's verbs, or a class called as
-            `pool(num_blocks, block_size)`.
+        pool: a class with BlockPool's verbs, called as `pool(num_blocks, block_size)`.
         table: a class called as `table(pool)`, with append, fork, free, block_ids and num_tokens.
-        num_blocks: of a pool made here.
-        block_size: of a pool made here.
+        num_blocks: of the pool.
+        block_size: of the pool.
         preset: the name of an example to begin with, one of `PRESETS`.
-        challenge: a goal: a name from `CHALLENGES`, or a `Challenge`. It sets the pool's size.
+        challenge: the name of a goal, one of `CHALLENGES`. It sets the number of blocks.
 
     Raises:
-        ValueError: If an argument makes no sense or the pool is in use.
+        ValueError: If an argument makes no sense.
     """
 
     _esm: Any = script("block_grid")
@@ -50,27 +49,19 @@ class BlockPoolWidget(Page):
 
     def __init__(
         self,
-        pool: Pool | type[Pool] | None = None,
+        pool: Callable[[int, int], Any] = BlockPool,
         *,
         table: Callable[[Pool], Any] = BlockTable,
         num_blocks: int = 64,
         block_size: int = 16,
         preset: str | None = None,
-        challenge: str | Challenge | None = None,
+        challenge: str | None = None,
     ) -> None:
-        if isinstance(challenge, str):
-            challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
-        self.challenge = challenge
+        self.challenge: Challenge | None = None
         if challenge:
-            num_blocks = challenge.num_blocks
-            block_size = challenge.block_size
-        self.session = Session(BlockPool if pool is None else pool, table, num_blocks, block_size)
-        made = self.session.num_blocks, self.session.block_size
-        if challenge and made != (num_blocks, block_size):
-            raise ValueError(
-                f"this challenge needs {num_blocks} blocks of {block_size}: pass the class of your "
-                "pool"
-            )
+            self.challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
+            num_blocks = self.challenge.num_blocks
+        self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
         self._solved = 0  # steps of the solution shown
         self.tables = self.session.tables  # those that exist now, by the name of their sequence
@@ -90,7 +81,6 @@ class BlockPoolWidget(Page):
             append      add `n` tokens (default 1)
             write       append one token. If the last block is shared, it is copied first
             fork        make a second sequence over the same blocks
-            truncate    keep the first `n` tokens
             free        release all blocks
 
         Args:

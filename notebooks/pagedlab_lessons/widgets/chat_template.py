@@ -3,8 +3,6 @@
 chat_template.js finds the same words on a page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 ROLES = ("system", "user", "assistant", "tool")

@@ -47,8 +47,7 @@ class Challenge:
         hint: shown on demand.
         why: what reaching the goal shows.
         solution: operations that reach it, e.g. `operations("new s0 20, fork s0 s1")`.
-        num_blocks: of the pool.
-        block_size: of the pool.
+        num_blocks: of the pool, with 16 slots in a block.
     """
 
     goal: str
@@ -57,7 +56,6 @@ class Challenge:
     why: str
     solution: tuple[Operation, ...]
     num_blocks: int = 64
-    block_size: int = 16
 
 
 def _missing_tokens(session: Session, sequences: int, tokens: int) -> Iterator[str]:

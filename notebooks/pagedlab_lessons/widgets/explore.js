@@ -72,8 +72,6 @@ class ExploreView {
     this.playTimer = undefined;
     /** @type {string | null} The slider that plays. */
     this.playing = null;
-    /** @type {string | null} The slider that was paused. */
-    this.paused = null;
     /** @type {HTMLElement | null} The part that lights up. */
     this.lit = null;
     /** @type {boolean} Whether the page is narrow. */
@@ -177,7 +175,6 @@ class ExploreView {
     const name = input.dataset.name;
     if (name === undefined) return;
     this.stopPlaying();
-    this.paused = null;
     if (input.type === "text") {
       this.values = { ...this.values, [name]: input.value };
       clearTimeout(this.typingTimer);
@@ -230,20 +227,18 @@ class ExploreView {
   }
 
   /**
-   * Plays a slider from its first option, or from where it was paused; or pauses it.
+   * Plays a slider from where it is, or once more from its first option; or pauses it.
    *
    * @param {string} name
    */
   togglePlaying(name) {
     const wasPlaying = this.playing === name;
-    const wasPaused = this.paused === name;
     this.stopPlaying();
-    this.paused = wasPlaying ? name : null;
     if (wasPlaying) return;
     this.playing = name;
     showOnButton(find(this.root, withData("play", name)), "❚❚", "pause");
     const last = this.lastOption(name);
-    if (!wasPaused || this.values[name] === last) this.ask(name, 0);
+    if (this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
     this.playTimer = setInterval(() => this.playOn(name), interval);
   }

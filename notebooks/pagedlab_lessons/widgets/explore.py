@@ -8,7 +8,7 @@ import functools
 import html
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import traitlets
@@ -52,10 +52,6 @@ class _Control(NamedTuple):
         """Return a slider's options as the page gets them: a whole number, or a text."""
         return [option if type(option) is int else str(option) for option in self.options]
 
-    def written(self) -> list[str]:
-        """Return a slider's options in words."""
-        return [f"{option:,}" if isinstance(option, int) else option for option in self.sent()]
-
 
 def _control(name: str, given: Any) -> _Control:
     """Return the control that a caller describes.
@@ -76,7 +72,7 @@ def _control(name: str, given: Any) -> _Control:
         raise ValueError(f"{name} needs an option at least")
     control = _Control("slider", options, 0)
     if first not in options:
-        written = ", ".join(control.written())
+        written = ", ".join(map(str, control.sent()))
         raise ValueError(f"{name} must be one of its options {written}, got {first!r}")
     return control._replace(at=options.index(first))
 
@@ -118,10 +114,6 @@ class Explorer(Page):
     drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
-        if not isinstance(caption, str):
-            raise TypeError(
-                "caption must be a str, the line below the drawing; give a control another name"
-            )
         self._draw = draw
         self._controls = {name: _control(name, given) for name, given in controls.items()}
         self._shown: Any = None
@@ -131,15 +123,8 @@ class Explorer(Page):
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
-        """Give controls new options and a new value.
-
-        Args:
-            controls: as in `explore`, each of the kind that it was.
-
-        Raises:
-            ValueError: If a control is new, or of another kind.
-        """
-        self._controls |= {name: self._like(name, given) for name, given in controls.items()}
+        """Give controls new options and a new value, as in `explore`."""
+        self._controls |= {name: _control(name, given) for name, given in controls.items()}
         self._show_controls()
 
     def _show_controls(self) -> None:
@@ -169,21 +154,12 @@ class Explorer(Page):
         """
         at = dict(self.asked["at"])
         for name, value in values.items():
-            options = self._known(name).options
-            at[name] = self._like(name, (options, value) if options else value).at
+            control = self._controls[one_of("control", name, self._controls)]
+            chosen = _control(name, (control.options, value) if control.options else value)
+            if chosen.kind != control.kind:
+                raise ValueError(f"{name} is a {control.kind}, got {value!r}")
+            at[name] = chosen.at
         self.asked = {"number": self.asked["number"] + 1, "at": at}
-
-    def _known(self, name: str) -> _Control:
-        """Return the control of this name."""
-        return self._controls[one_of("control", name, self._controls)]
-
-    def _like(self, name: str, given: Any) -> _Control:
-        """Return the control that a caller describes, of the kind that this name has."""
-        kind = self._known(name).kind
-        control = _control(name, given)
-        if control.kind != kind:
-            raise ValueError(f"{name} is a {kind} and stays one: give {KINDS}, got {given!r}")
-        return control
 
     def _answer(self, _: Any) -> None:
         """Draw what the page asked for. It waits for an answer, so an error is one too."""
@@ -208,55 +184,36 @@ class Explorer(Page):
         if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
             return None
         draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
-        for free in self._choices_of_free_controls():
-            made = self._opening(free, draw)
-            if len(made["packed"]) <= MOST_BYTES:
-                return made
-        return None
-
-    def _opening(self, free: list[str], draw: Callable[..., str]) -> dict[str, str]:
-        """Return the opening in which these controls move.
-
-        Args:
-            free: names of controls.
-            draw: called with the name and position of each control, returns the drawing.
-        """
-        drawings: dict[str, int] = {}
-        order = []
-        for at in self._settings(free):
-            page = draw(*at.items())
-            order.append(drawings.setdefault(page, len(drawings)))
-        controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
-        values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
-        return opening("explore", {**values, "order": order, **share_parts(drawings)})
-
-    def _choices_of_free_controls(self) -> Iterator[list[str]]:
-        """Yield the names of the controls that may move on a page without a kernel, most first.
-
-        First all but the text boxes. Each next choice lacks the control with the fewest positions,
-        the last one of several. Choices with too many drawings are left out.
-        """
-        numbers = {
-            name: len(control.positions())
+        free = {
+            name: control.positions()
             for name, control in self._controls.items()
             if control.kind != "text"
         }
         while True:
-            if math.prod(numbers.values()) <= MOST_FRAMES:
-                yield list(numbers)
-            if len(numbers) <= 1:
-                return
-            shortest = min(reversed(numbers), key=numbers.__getitem__)
-            del numbers[shortest]
+            if math.prod(map(len, free.values())) <= MOST_FRAMES:
+                made = self._opening(free, draw)
+                if len(made["packed"]) <= MOST_BYTES:
+                    return made
+            if len(free) <= 1:
+                return None
+            # the control with the fewest positions becomes fixed, the last one of several
+            del free[min(reversed(free), key=lambda name: len(free[name]))]
 
-    def _settings(self, free: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield each setting of these controls, the last one's changing fastest.
+    def _opening(self, free: dict[str, list[Any]], draw: Callable[..., str]) -> dict[str, str]:
+        """Return the opening in which some controls move; the last one's position changes fastest.
 
-        The others stay where they are.
+        Args:
+            free: the positions of these controls. The others stay where they are.
+            draw: called with the name and position of each control, returns the drawing.
         """
-        positions = [self._controls[name].positions() for name in free]
-        for chosen in itertools.product(*positions):
-            yield {**self.asked["at"], **dict(zip(free, chosen, strict=True))}
+        drawings: dict[str, int] = {}
+        order = []
+        for chosen in itertools.product(*free.values()):
+            at = {**self.asked["at"], **dict(zip(free, chosen, strict=True))}
+            order.append(drawings.setdefault(draw(*at.items()), len(drawings)))
+        controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
+        values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
+        return opening("explore", {**values, "order": order, **share_parts(drawings)})
 
     def _drawing_at(self, at: dict[str, Any]) -> str:
         """Return the drawing for these positions, or why there is none."""
@@ -280,13 +237,10 @@ class Explorer(Page):
         if isinstance(self._shown, str):
             return stored(self._shown, repr(self)), {}
         width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-        sizes = {"image/png": {"width": width, "height": height, "alt": self._seen()}}
+        seen = f"{described(self._shown)}. {self!r}"
+        sizes = {"image/png": {"width": width, "height": height, "alt": seen}}
         ground = getattr(self._shown, "ground", "white")
         return {"image/png": png(self._shown, facecolor=ground)}, sizes
-
-    def _seen(self) -> str:
-        """The description of a figure, and the settings that it is for."""
-        return f"{described(self._shown)}. {self!r}"
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

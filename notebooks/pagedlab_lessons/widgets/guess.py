@@ -85,7 +85,6 @@ class Guess(Page):
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
     ) -> None:
         self.truth = truth
-        self._is_share = unit == "%" and "in %" not in question
         self._evidence = "".join(map(_as_html, evidence))
         super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
         self.observe(self._update, names=["typed", "shown"])
@@ -93,11 +92,8 @@ class Guess(Page):
 
     @property
     def value(self) -> float | None:
-        """The reader's number, None as long as there is none that may be right."""
-        number = parse(self.typed)
-        if self._is_share and number is not None and not 0 <= number <= 100:
-            return None
-        return number
+        """The reader's number, None as long as there is none."""
+        return parse(self.typed)
 
     def reveal(self, truth: float, *evidence: Any) -> Guess:
         """Show the guess and the truth on one scale. Make this the last line of a cell.
@@ -128,11 +124,7 @@ class Guess(Page):
         """Return what to answer to a guess before the truth is known."""
         if not self.typed:
             return ""
-        if self.value is None:
-            if self._is_share and parse(self.typed) is not None:
-                return "A share is between 0 and 100 %."
-            return "A number, please."
-        return f"Noted: {self._say(self.value)}."
+        return "A number, please." if self.value is None else f"Noted: {self._say(self.value)}."
 
     def _scale(self) -> str:
         """Return the truth, and the guess if there is one, on a scale with zero on it."""
@@ -178,8 +170,7 @@ def guess(question: str, unit: str = "") -> Guess:
 
     Args:
         question: the question.
-        unit: shown after the input box, such as "%" or "blocks". In "%" a guess is between 0 and
-            100, unless the question asks for something "in %" of something else.
+        unit: shown after the input box, such as "%" or "blocks".
 
     Returns:
         The question; keep it, and later end a cell with `asked.reveal(truth)`. If its cell is run

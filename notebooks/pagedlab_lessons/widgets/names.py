@@ -1,7 +1,5 @@
 """People's names for the sequences of a recording, in place of r0, r1, r2."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +15,22 @@ def with_names(recording: dict[str, Any], prompts: Mapping[str, str]) -> dict[st
         recording: as docs/trace.md describes it. It is not changed.
         prompts: by each person's name, words that only this person's prompt has.
     """
-    if not prompts:
-        return {**recording, "steps": recording["steps"][:]}
     names = _names_of(recording["steps"], prompts)
-    steps = [_renamed(step, names) for step in recording["steps"]]
+
+    def named(sequence: str) -> str:
+        """Return "Anna.1" for "r3.1", if request r3 is Anna's."""
+        request = request_of(sequence)
+        return names.get(request, request) + sequence[len(request) :]
+
+    steps = []
+    for step in recording["steps"]:
+        changed = dict(step)
+        for field, value in step.items():
+            if isinstance(value, dict) and field not in _BY_BLOCK:
+                changed[field] = {named(key): of_key for key, of_key in value.items()}
+        if "resumed" in step:
+            changed["resumed"] = [named(request) for request in step["resumed"]]
+        steps.append(changed)
     return {**recording, "steps": steps}
 
 
@@ -36,20 +46,3 @@ def _names_of(steps: list[dict[str, Any]], prompts: Mapping[str, str]) -> dict[s
                 if words in prompt and person not in names.values():
                     names.setdefault(request_of(sequence), person)
     return names
-
-
-def _renamed(step: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a step that names people."""
-    changed = dict(step)
-    for field, value in step.items():
-        if isinstance(value, dict) and field not in _BY_BLOCK:
-            changed[field] = {_name(key, names): of_key for key, of_key in value.items()}
-    if "resumed" in step:
-        changed["resumed"] = [_name(request, names) for request in step["resumed"]]
-    return changed
-
-
-def _name(sequence: str, names: Mapping[str, str]) -> str:
-    """Return "Anna.1" for "r3.1", if request r3 is Anna's."""
-    request = request_of(sequence)
-    return names.get(request, request) + sequence[len(request) :]

@@ -6,8 +6,6 @@ it. Openings are made only where notebooks are executed to be stored, so that no
 them: tools/time_notebooks.py sets PAGEDLAB_OPENINGS.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -6,7 +6,6 @@ VERBS = {
     "new": "new {sequence}",
     "append": "append {n} to {sequence}",
     "fork": "fork {sequence} into {child}",
-    "truncate": "cut {sequence} to {n}",
     "free": "free {sequence}",
 }
 
@@ -17,7 +16,7 @@ class Operation(NamedTuple):
     Args:
         verb: one of `VERBS`.
         sequence: name of the sequence.
-        n: tokens to add (new, append) or to keep (truncate).
+        n: tokens to add (new, append).
         child: the name that a fork gets.
     """
 
@@ -34,7 +33,7 @@ def operations(text: str) -> tuple[Operation, ...]:
     """Return the operations in a text.
 
     Args:
-        text: such as "new s0 20, fork s0 s1, append s1 1, truncate s1 4, free s0".
+        text: such as "new s0 20, fork s0 s1, append s1 1, free s0".
     """
     found = []
     for line in text.split(","):

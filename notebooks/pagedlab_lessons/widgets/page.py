@@ -97,7 +97,7 @@ def _with_ground(tag: re.Match[str]) -> str:
 
 def name_of(drawing: str) -> str:
     """Return the name of a drawing: its aria-label, or the first text in it."""
-    named = re.match(r'\s*<svg[^>]* aria-label="([^"]*)"', drawing)
+    named = re.match(r'\s*<svg[^>]* aria-label="([^"]+)"', drawing)
     if not named:
         named = re.search(r"<text[^>]*>([^<]*)</text>", drawing)
     return html.unescape(named[1]).strip() if named else ""

@@ -1,7 +1,5 @@
 """A replay as the stage shows it: a block grid, and the answers as far as they are written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
@@ -23,7 +21,6 @@ def grid_of(replay: Replay) -> dict[str, Any]:
     grid = Reading(size, list(replay.counts), free, tables, problems=[]).snapshot(looks)
     grid["used"] = replay.used
     grid["copied"] = replay.copied
-    grid["engine_steps"] = replay.now["step"]
     return grid
 
 

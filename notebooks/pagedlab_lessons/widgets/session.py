@@ -2,7 +2,7 @@
 
 A session drives any pool with BlockPool's verbs and any table class made as `table(pool)`. It keeps
 no counts itself: after each operation it reads pool and tables again and shows what they say. Going
-back starts the pool over and repeats the operations up to there, so pool and table classes need not
+back makes a fresh pool and repeats the operations up to there, so pool and table classes need not
 know of it.
 """
 
@@ -16,7 +16,7 @@ from pagedlab.blocks import BlockTable, Pool
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.judging import Entry
 from pagedlab_lessons.widgets.operations import VERBS, Operation
-from pagedlab_lessons.widgets.reading import Reading, blocks_text, read, whole_number
+from pagedlab_lessons.widgets.reading import Reading, read
 
 MAX_BLOCKS = 1024  # more would make a click slow
 _ANYTHING = (Exception, KeyboardInterrupt)  # what a reader's class may raise, or be stopped by
@@ -28,31 +28,24 @@ class Session:
     `log[:cursor]` has happened; the entries after it can be done again.
 
     Args:
-        pool: a fresh instance, or a class that is called as `pool(num_blocks, block_size)`.
+        pool: a class that is called as `pool(num_blocks, block_size)`.
         table: a class that is called as `table(pool)`.
-        num_blocks: of a pool made here.
-        block_size: of a pool made here.
-
-    Raises:
-        ValueError: If the pool is in use or too large.
+        num_blocks: of the pool, at most `MAX_BLOCKS`.
+        block_size: of the pool.
     """
 
     def __init__(
         self,
-        pool: Pool | type[Pool],
+        pool: Callable[[int, int], Any],
         table: Callable[[Pool], Any] = BlockTable,
         num_blocks: int = 64,
         block_size: int = 16,
     ) -> None:
         self.table = table
-        self.pool: Any = None if isinstance(pool, type) else pool
-        self._class: Any = pool if isinstance(pool, type) else type(pool)
-        self.num_blocks = _size(self.pool, "num_blocks", num_blocks)
-        self.block_size = _size(self.pool, "block_size", block_size)
-        if self.num_blocks > MAX_BLOCKS:
-            raise ValueError(
-                f"the widget shows up to {MAX_BLOCKS} blocks, this pool has {self.num_blocks}"
-            )
+        self.pool: Any = None
+        self._class = pool
+        self.num_blocks = integer("num_blocks", num_blocks, 1, MAX_BLOCKS)
+        self.block_size = integer("block_size", block_size, 1)
         self.log: list[Entry] = []
         self.cursor = 0
         self.tables: dict[str, Any] = {}
@@ -61,18 +54,7 @@ class Session:
         self._made = 0  # sequences so far
         self._calls: list[str] = []
         self._broken: str | None = None  # why there is no pool
-        if self.pool is None:
-            self._start_over()
-        else:
-            self._clear()
-            self._refuse_a_used_pool()
-
-    def _refuse_a_used_pool(self) -> None:
-        if self.reading.used:
-            used = blocks_text(b for b, references in enumerate(self.reading.counts) if references)
-            raise ValueError(
-                f"the pool is in use ({used}): pass a fresh one, so that going back has a start"
-            )
+        self._start_over()
 
     def do(
         self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None
@@ -84,7 +66,7 @@ class Session:
         Args:
             verb: one of `VERBS`.
             sequence: name of the sequence; a new one gets a free name by default.
-            n: tokens to add (new, append) or to keep (truncate).
+            n: tokens to add (new, append).
             child: name of a fork; by default a free one.
 
         Returns:
@@ -159,21 +141,13 @@ class Session:
     # ------------------------------------------------------------------ running
 
     def _start_over(self) -> None:
-        """Make a fresh pool, or start the present one over."""
+        """Make a fresh pool, forget all tables, and listen to the pool."""
         self._broken = None
         try:
-            if self.pool is None:
-                self.pool = self._class(self.num_blocks, self.block_size)
-            else:
-                # In place: the pool that the reader passed in stays the one that is shown.
-                self._class.__init__(self.pool, self.num_blocks, self.block_size)
+            self.pool = self._class(self.num_blocks, self.block_size)
         except _ANYTHING as error:
             call = f"{self._class.__name__}({self.num_blocks}, {self.block_size})"
             self._broken = f"{call} raised {explain(error)}"
-        self._clear()
-
-    def _clear(self) -> None:
-        """Forget all tables, and listen to the pool."""
         self.tables.clear()
         self.colors = {}
         self._made = 0
@@ -212,8 +186,6 @@ class Session:
                 if not hasattr(child, "block_ids"):
                     raise TypeError(f"fork returned {child!r}, not a table")
                 self._add(str(operation.child), child)
-            case "truncate":
-                table.truncate(operation.n)
             case "free":
                 table.free()
                 del self.tables[operation.sequence]
@@ -243,9 +215,3 @@ class Session:
             error = explain(raised)
         self.reading = self._read()
         return Entry(operation, before, self.reading, returned, error, self._calls)
-
-
-def _size(pool: Any, name: str, default: int) -> int:
-    """Return a size of the pool, or `default` if it has none: a first draft is shown too."""
-    asked = integer(name, default, 1)
-    return whole_number(getattr(pool, name, None)) or asked

@@ -33,8 +33,6 @@ from pagedlab_lessons.drawing import rows as draw_rows
 from pagedlab_lessons.drawing.flow import Legend, Space
 from pagedlab_lessons.timeline import KINDS, Cell, Row, RowReader, Run
 from pagedlab_lessons.widgets.explore import Explorer
-from pagedlab_lessons.widgets.picture import Picture
-from pagedlab_lessons.widgets.replayed import grid_of
 
 INTERVAL = 0.25  # seconds between two drawings while the engine runs
 MAX_STEPS = 1200  # that are drawn; the recording goes on
@@ -129,18 +127,7 @@ class Timeline(Explorer):
         return draw_timeline(self.run, step, self._after(step), self._most_tokens)
 
     def __repr__(self) -> str:
-        rows = drawn_rows(self.run)
-        names = max((len(row.name) for row in rows), default=0)
-        kinds = ", ".join(f"{kind} {KINDS[kind]}" for kind in kinds_in(rows))
-        lines = [headline(self.run), kinds]
-        for row in rows:
-            end = "|" if row.end else ""
-            lines.append(f"{row.name:>{names}}  {' ' * (row.first - 1)}{row.kinds}{end}")
-        step = self.values["step"]
-        after = self._after(step)
-        if after:
-            lines.append(f"Step {step}: {Picture(grid_of(after)).text()}")
-        return "\n".join(lines)
+        return headline(self.run)
 
 
 # What is said -------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ def picture(name: str, answer: Any) -> Explorer:
 
     given, loads, stopped = interpreted("pagedlab_lessons.workshop:seen", name, answer)
     steps = 1 + max(
-        (load.step for tensor in workshop.SHOWN[name] for load in loads.get(tensor, ())), default=0
+        (load.step for tensor in workshop.SHOWN[name].tensors for load in loads.get(tensor, ())),
+        default=0,
     )
     draw = partial(workshop.draw_loads, name, given, loads, stopped, step=steps)
     controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
