@@ -17,7 +17,7 @@ from pagedlab_lessons.pictures.n02 import position_to_slot
 from pagedlab_lessons.pictures.n03 import two_stories
 from pagedlab_lessons.pictures.n04 import beam_tree, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
-from pagedlab_lessons.pictures.n11 import Frame, draw_pools
+from pagedlab_lessons.pictures.n11 import Frame, draw_cut, draw_pipeline, draw_pools, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
 from PIL import Image
 
@@ -211,3 +211,25 @@ def test_stripes_leave_no_hole_between_their_tiles():
     with Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=4)))) as picture:
         inside = picture.crop((40, 40, 120, 120))
         assert inside.getextrema()[2:] == ((0, 0), (255, 255)), "neither colour has blue, and nothing shines through"
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(2, 1), (3, 3), (4, 3)])
+def test_a_pipeline_is_idle_as_its_headline_says(stages, batches):
+    first_stage = [part for part in said(draw_pipeline(stages, batches)) if part.startswith("Stage 0")]
+    idle = sum("idle" in part for part in first_stage) / len(first_stage)
+    assert idle == pytest.approx(1 - batches / stages)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_ring_ends_with_every_total_on_every_rank(ranks):
+    for hop in range(2 * (ranks - 1) + 1):
+        parts = said(draw_ring(ranks, hop))
+        totals = sum("the total" in part for part in parts)
+        assert totals == ranks * max(0, hop - ranks + 2)
+
+
+@pytest.mark.parametrize("is_attention", [False, True])
+def test_a_cut_layer_says_what_each_rank_has(is_attention, tiny):
+    parts = said(draw_cut(tiny.module.model.layers[0], is_attention))
+    assert len(parts) == 12
+    assert sum("column-parallel" in part for part in parts) == sum("row-parallel" in part for part in parts) == 2
