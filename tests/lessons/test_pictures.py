@@ -15,7 +15,7 @@ from pagedlab_lessons.memory import Contiguous, FirstFit
 from pagedlab_lessons.pictures.n01 import taken_places
 from pagedlab_lessons.pictures.n02 import position_to_slot
 from pagedlab_lessons.pictures.n03 import two_stories
-from pagedlab_lessons.pictures.n04 import beam_tree, lines_of_descent, parents_of
+from pagedlab_lessons.pictures.n04 import Tried, beam_tree, draw_step, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
 from pagedlab_lessons.pictures.n11 import Frame, draw_cut, draw_pipeline, draw_pools, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
@@ -233,3 +233,12 @@ def test_a_cut_layer_says_what_each_rank_has(is_attention, tiny):
     parts = said(draw_cut(tiny.module.model.layers[0], is_attention))
     assert len(parts) == 12
     assert sum("column-parallel" in part for part in parts) == sum("row-parallel" in part for part in parts) == 2
+
+
+def test_a_step_of_a_search_says_who_wins_and_what_becomes_of_each_beam():
+    beams = [Tried("a", -1.0, [("x", -0.2), ("y", -0.4)]), Tried("b", -1.5, [("x", -0.3), ("z", -0.9)])]
+    picture = draw_step(beams, 2)
+    assert sum("one of the largest sums" in part for part in said(picture)) == 2
+    assert "'y': -1.00 and -0.40 are -1.40, one of the largest sums." in said(picture)
+    assert "it is forked: 2 win" in picture
+    assert "sum -1.50; it is dropped" in picture
