@@ -138,7 +138,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         f"{LAYER}. They differ, because each rank has other heads."
     )
     name = f"{headline} {explained}"
-    items = [*tables, Beside(pools), note(explained)]
+    items: list[Item] = [*tables, Beside(pools), note(explained)]
     return page(headline, *items, name=name, width=LARGE, shown_width=WIDTH)
 
 
@@ -192,7 +192,7 @@ class Piece:
     rank: int = 0
 
     def __call__(self, space: Space) -> Drawn:
-        x = space.x + space.of(NAMES)
+        x = space.x + space.pick(*NAMES)
         bottom = space.y
         parts = [label(space.x, space.y + 13, self.name, space.pick(14, 12))]
         across, upwards = self.cut
