@@ -69,7 +69,6 @@ class ReadersPool(PlainPool):
         (3, {"max_batch_tokens": 64}, LENGTHS, 32),
         (16, {"block_pool": ReadersPool, "attention_backend": readers_attention, "max_batch_tokens": 50}, LENGTHS, 32),
     ],
-    ids=str,
 )
 def test_tokens_are_those_of_generate(tiny, hugging_face, block_size, options, lengths, new_tokens):
     llm = engine(tiny, 2048 // block_size, block_size, **options)

@@ -188,3 +188,12 @@ test("letters of a drawing that scrolls can be read, and it stays as wide", () =
   }
   assert.equal(find(".px-headline").textContent, "");
 });
+
+test("a drawing's patterns have names of its own", () => {
+  answer(
+    '<svg><defs><pattern id="look-1p-E69F00"/></defs><rect fill="url(#look-1p-E69F00)"/></svg>',
+  );
+  const name = find("pattern").id;
+  assert.match(name, /^look-\w+-1p-E69F00$/);
+  assert.equal(find("rect").getAttribute("fill"), `url(#${name})`);
+});

@@ -15,9 +15,9 @@ from pagedlab_lessons.memory import Contiguous, FirstFit
 from pagedlab_lessons.pictures.n01 import taken_places
 from pagedlab_lessons.pictures.n02 import position_to_slot
 from pagedlab_lessons.pictures.n03 import two_stories
-from pagedlab_lessons.pictures.n04 import beam_tree, lines_of_descent, parents_of
+from pagedlab_lessons.pictures.n04 import Tried, beam_tree, draw_step, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
-from pagedlab_lessons.pictures.n11 import Frame, draw_pools
+from pagedlab_lessons.pictures.n11 import Frame, draw_cut, draw_pipeline, draw_pools, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
 from PIL import Image
 
@@ -51,8 +51,8 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken():
     wrong = told(NeverCopies, ["a b c d e <f> Xenia & g", "a b c d e owl Xenia y z"], 5)
     parts = said(two_stories(wrong, right, 4))
     assert "story 0 wrote '<f>'; memory holds 'owl', of story 1" in parts
-    # The same word in the same slot is not overwritten, and yet it is not this story's own.
-    assert [part for part in parts if part.startswith("'Xenia' is a word of story 1")]
+    # A slot holds a key and a value, so the same word in it is overwritten, too.
+    assert "story 0 wrote 'Xenia'; memory holds 'Xenia', of story 1: its key and value depend on other words" in parts
     assert "block 1, in both tables: e owl Xenia y" in parts
     parts = said(two_stories(right, right, 4))
     assert not any("memory holds" in part or "is a word of" in part for part in parts)
@@ -211,3 +211,34 @@ def test_stripes_leave_no_hole_between_their_tiles():
     with Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=4)))) as picture:
         inside = picture.crop((40, 40, 120, 120))
         assert inside.getextrema()[2:] == ((0, 0), (255, 255)), "neither colour has blue, and nothing shines through"
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(2, 1), (3, 3), (4, 3)])
+def test_a_pipeline_is_idle_as_its_headline_says(stages, batches):
+    first_stage = [part for part in said(draw_pipeline(stages, batches)) if part.startswith("Stage 0")]
+    idle = sum("idle" in part for part in first_stage) / len(first_stage)
+    assert idle == pytest.approx(1 - batches / stages)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_ring_ends_with_every_total_on_every_rank(ranks):
+    for hop in range(2 * (ranks - 1) + 1):
+        parts = said(draw_ring(ranks, hop))
+        totals = sum("the total" in part for part in parts)
+        assert totals == ranks * max(0, hop - ranks + 2)
+
+
+@pytest.mark.parametrize("is_attention", [False, True])
+def test_a_cut_layer_says_what_each_rank_has(is_attention, tiny):
+    parts = said(draw_cut(tiny.module.model.layers[0], is_attention))
+    assert len(parts) == 12
+    assert sum("column-parallel" in part for part in parts) == sum("row-parallel" in part for part in parts) == 2
+
+
+def test_a_step_of_a_search_says_who_wins_and_what_becomes_of_each_beam():
+    beams = [Tried("a", -1.0, [("x", -0.2), ("y", -0.4)]), Tried("b", -1.5, [("x", -0.3), ("z", -0.9)])]
+    picture = draw_step(beams, 2)
+    assert sum("one of the largest sums" in part for part in said(picture)) == 2
+    assert "'y': -1.00 and -0.40 are -1.40, one of the largest sums." in said(picture)
+    assert "it is forked: 2 win" in picture
+    assert "sum -1.50; it is dropped" in picture

@@ -100,7 +100,8 @@ def _pattern(hatch: str, tone: str, color: str) -> str:
     lines = f"#{color}" if tone == "p" else _darker(color)
     # a `box` has round corners
     ground = f'<rect width="7" height="7" fill="#{color}" fill-opacity="{share:g}"/>'
-    look = f'stroke="{lines}" stroke-width="2.5" stroke-linecap="round"'
+    # A style: the one of a matplotlib chart elsewhere on the page would win over an attribute.
+    look = f'stroke="{lines}" stroke-width="2.5" style="stroke-linecap:round"'
     name = f"look-{hatch}{tone}-{color}"
     return f'<pattern id="{name}" {kind}>{ground}<path d="{path}" {look}/></pattern>'
 

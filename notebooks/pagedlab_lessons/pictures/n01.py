@@ -1,6 +1,7 @@
 """Notebook 01's pictures: the slots that users hold, and a small memory step by step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from pagedlab.blocks import OutOfBlocks
 from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
@@ -21,13 +22,14 @@ from pagedlab_lessons.drawing import (
     rows,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Drawn, Legend, Space, page
+from pagedlab_lessons.drawing.flow import Drawn, Item, Legend, Space, page, title
 from pagedlab_lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
-from pagedlab_lessons.simulation import Place
+from pagedlab_lessons.simulation import Place, Sample
 from pagedlab_lessons.simulation import Run as Simulated
 
 NAMES = (76, 54)  # pixels of the names of rows
 NOTHING = Look("none")
+ROW = (192, 96)  # slots in a line of a memory
 DASHED = 'stroke-width="2" stroke-dasharray="6 4"'
 
 
@@ -138,33 +140,37 @@ def _name(key: int, slot: int, strip: Strip) -> str:
 # A small memory, step by step ---------------------------------------------------------------------
 
 
-def memory_map(name: str, run: Simulated, step: int, row: int) -> Drawing:
-    """Memory in lines of `row` slots at a step of `run`, each slot in the look of its kind.
+def memory_maps(runs: Mapping[str, Simulated], step: int) -> Drawing:
+    """Draw the memory of each allocator at the same step, each slot in the look of its kind.
 
     Args:
-        name: the allocator's.
-        run: made with `places=True` and `sample_every=1`.
-        step: counted from 0; after the last step, the last one is shown.
-        row: slots in a line.
+        runs: by the allocator's name, made with `places=True` and `sample_every=1`.
+        step: counted from 0; the memory of a run that is over is empty.
     """
-    sample = run.samples[min(step, len(run.samples) - 1)]
+    items: list[Item] = [Legend([(look, kind) for kind, look in MEMORY_LOOKS.items()])]
+    for name, run in runs.items():
+        if step < len(run.samples):
+            sample = run.samples[step]
+            used = sample.slots["used"] / run.num_slots
+            tail = f"{used:.0%} used; {sample.running} running, {sample.waiting} waiting"
+        else:
+            sample = Sample(step, 0, 0, {}, [])
+            tail = f"all have finished, after {len(run.samples)} steps"
+        items += [title(name, tail), partial(_memory, name, run.num_slots, sample)]
+    return page(f"Step {step}: the same requests in four memories", *items)
+
+
+def _memory(name: str, num_slots: int, sample: Sample, space: Space) -> Drawn:
+    """An allocator's memory, in lines."""
+    row = space.pick(*ROW)
     empty = "external" if sample.waiting else "free"
-    used = sample.slots["used"] / run.num_slots
-    headline = (
-        f"{name}, step {sample.step}: {used:.0%} of the slots used, "
-        f"{sample.running} requests running, {sample.waiting} waiting"
-    )
-
-    def memory(space: Space) -> Drawn:
-        strip = Strip(space.x, space.y + 6, space.width / row, 36, row, 44)
-        parts = rows([Run(0, run.num_slots, MEMORY_LOOKS[empty], LINE)], strip)
-        parts += [_place(place, strip) for place in sample.places]
-        return Drawn(parts, strip.y + 44 * -(-run.num_slots // row))
-
-    return page(headline, Legend([(look, kind) for kind, look in MEMORY_LOOKS.items()]), memory)
+    strip = Strip(space.x, space.y + 2, space.width / row, 26, row, 31)
+    parts = rows([Run(0, num_slots, MEMORY_LOOKS[empty], LINE)], strip)
+    parts += [_place(name, place, strip) for place in sample.places]
+    return Drawn(parts, strip.y + strip.pitch * -(-num_slots // row))
 
 
-def _place(place: Place, strip: Strip) -> str:
+def _place(name: str, place: Place, strip: Strip) -> str:
     """One request's slots, in the order of its tokens: used, then reserved, then internal."""
     drawn: list[str] = []
     before = 0  # slots of the request's earlier regions
@@ -177,7 +183,7 @@ def _place(place: Place, strip: Strip) -> str:
         ]
         before += region.size
     say = (
-        f"request {place.request}: {place.tokens} of its {place.total} tokens are stored; "
+        f"{name}, request {place.request}: {place.tokens} of its {place.total} tokens are stored; "
         f"it holds {before} slots, and {max(0, before - place.total)} of them are never used"
     )
     return linked([f"r{place.request}"], say, *drawn)

@@ -47,9 +47,9 @@ UNDERLINED = f"{BOLD};text-decoration:underline 2px {WRONG}"
 def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: int) -> Drawing:
     """Draw two forks of one beginning: their words in the colour of their block, and the blocks.
 
-    Two kinds of words are marked: words that are overwritten in memory, and words that a story
-    takes from the other one. A word is taken if the other story has written it into a block of
-    this story's table, at the same position or before, and the right story does not have it.
+    Two kinds of words are marked: those in slots that the other story overwrote, and words that a
+    story takes from the other one. A word is taken if the other story has written it into a block
+    of this story's table, at the same position or before, and the right story does not have it.
 
     Args:
         stories: what the two forks wrote; the second one writes last in each step.
@@ -87,12 +87,11 @@ class _TwoStories:
             list(dict.fromkeys(slot // block_size for slot in places)) for _, places in stories
         ]
         self.shared = [number for number in self.tables[0] if number in self.tables[1]]
-        self.overwritten = {
-            slot
-            for tokens, places in stories
-            for token, slot in zip(tokens, places, strict=True)
-            if self.held[slot] != token
-        }
+        # From here on each story has a past of its own: the same word has another key and value.
+        pairs = zip(stories[0][0], stories[1][0], strict=False)
+        self.apart = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+        written = [set(places[self.apart :]) for _, places in stories]
+        self.overwritten = written[0] & written[1]
 
     def draw(self) -> Drawing:
         headline, more = self._headline()
@@ -160,10 +159,12 @@ class _TwoStories:
         number = slot // self.block_size
         drawn = [shape(*ground, _look(number))]
         look = ""
-        if self.held[slot] != token:
+        if me == 0 and slot in self.overwritten:
             look = STRUCK
             now = plain(self.held[slot])
-            say = f"story {me} wrote {text!r}; memory holds {now!r}, of story {1 - me}"
+            say = f"story 0 wrote {text!r}; memory holds {now!r}, of story 1"
+            if now == text:
+                say += ": its key and value depend on other words"
         elif taken:
             look = BOLD
             drawn.append(box(*ground, edge=WRONG, look=FRAMED))
@@ -200,9 +201,7 @@ class _TwoStories:
         """Return what this story writes with copy-on-write, from where the two differ."""
         if self.stories[me][0] == self.right[me][0]:
             return []
-        both = zip(self.right[0][0], self.right[1][0], strict=False)
-        apart = next(at for at, (one, other) in enumerate(both) if one != other)
-        text = "".join(self.right[me][0][apart:]).strip()
+        text = "".join(self.right[me][0][self.apart :]).strip()
         return [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
 
     def _taken_tokens(self, me: int) -> set[int]:

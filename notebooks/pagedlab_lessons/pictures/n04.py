@@ -1,4 +1,4 @@
-"""Notebook 04's opening: a tree of beams, and the blocks that they share."""
+"""Notebook 04's pictures: a tree of beams with their blocks, and one step of a search."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ from pagedlab_lessons.drawing import (
     slots,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Drawn, Space, note, page
+from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Space, note, page, title
 
 # The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]
@@ -337,3 +337,58 @@ class _BeamTree:
 def _listed(numbers: Iterable[int]) -> str:
     """Return "1 and 2" for [1, 2]."""
     return " and ".join(map(str, numbers))
+
+
+# One step of a search -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A beam before a step, and its likeliest next tokens.
+
+    Args:
+        text: the beam's new tokens.
+        total: the sum of their log-probabilities.
+        tokens: the next tokens and their log-probabilities, the likeliest first.
+    """
+
+    text: str
+    total: float
+    tokens: list[tuple[str, float]]
+
+
+def draw_step(beams: Sequence[Tried], width: int) -> Drawing:
+    """Draw what each beam tries, with the sums, and which continuations win.
+
+    Args:
+        beams: of the step, each with `width` next tokens.
+        width: how many continuations win.
+    """
+    totals = [beam.total + logprob for beam in beams for _, logprob in beam.tokens]
+    worst = sorted(totals, reverse=True)[width - 1]
+    items: list[Item] = []
+    for number, beam in enumerate(beams):
+        tried = [_candidate(number, beam, *token, worst) for token in beam.tokens]
+        wins = sum(beam.total + logprob >= worst for _, logprob in beam.tokens)
+        outcome = ("it is dropped", "it goes on")[wins] if wins < 2 else f"it is forked: {wins} win"
+        items.append(
+            title(f"{beam.text.strip() or 'the prompt'} …", f"sum {beam.total:.2f}; {outcome}")
+        )
+        items.append(Blocks(tried, (len(tried), 2), size=3))
+    explained = "In a box: a likely next token, its log-probability, and the new sum."
+    return page(
+        f"Each beam tries every next token. The {width} largest sums win.", *items, note(explained)
+    )
+
+
+def _candidate(number: int, beam: Tried, token: str, logprob: float, worst: float) -> Block:
+    """A beam's next token with its log-probability and the sum; a winner has the beam's colour."""
+    total = beam.total + logprob
+    is_winner = total >= worst
+    text = plain(token)
+    kind = "new" if is_winner else "empty"
+    words = tuple(Word(word, kind) for word in (text, f"{logprob:.2f}", f"{total:.2f}"))
+    owners = (Owner("", Look(sequence_color(number))),) if is_winner else ()
+    say = f"{text!r}: {beam.total:.2f} and {logprob:.2f} are {total:.2f}, "
+    say += "one of the largest sums." if is_winner else "too little."
+    return Block(None, owners, words=words, links=(f"beam{number}",), say=say)

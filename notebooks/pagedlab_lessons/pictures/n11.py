@@ -1,29 +1,54 @@
-"""Notebook 11's opening: what is in the pool of each rank after every step of a recorded run.
+"""Notebook 11's pictures.
 
-recording = record(llm, prompts, params, readings={"keys": keys_of_each_rank(llm)})
-frames = frames_of(recording)
-draw_pools(frames, step, block_size, heads)
+The opening is what is in the pool of each rank after every step of a recorded run:
+
+    recording = record(llm, prompts, params, readings={"keys": keys_of_each_rank(llm)})
+    frames = frames_of(recording)
+    draw_pools(frames, step, block_size, heads)
+
+The others are a layer that is cut (`draw_cut`), a pipeline (`draw_pipeline`) and a ring
+(`draw_ring`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pagedlab.recipes.trace import Replay
-from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import Block, Drawing, Table, blocks_of, described
+from pagedlab_lessons.colors import NEUTRAL, WELL, Look, look_of, sequence_color
+from pagedlab_lessons.drawing import (
+    SOFT,
+    Block,
+    Drawing,
+    Owner,
+    Table,
+    Word,
+    blocks_of,
+    box,
+    described,
+    label,
+    linked,
+    shape,
+    wide,
+)
 from pagedlab_lessons.drawing.flow import (
+    WIDTH,
     Beside,
     Blocks,
+    Drawn,
     Item,
     Named,
     Pool,
+    Space,
+    Text,
+    grid_in,
     note,
     page,
     title,
 )
 
 LAYER = 2  # whose keys are shown
+LARGE = 860  # pixels that become `WIDTH`, so that letters of 11 have 14 on a page
 
 Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
 
@@ -113,7 +138,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         f"{LAYER}. They differ, because each rank has other heads."
     )
     name = f"{headline} {explained}"
-    return page(headline, *tables, Beside(pools), note(explained), name=name)
+    items: list[Item] = [*tables, Beside(pools), note(explained)]
+    return page(headline, *items, name=name, width=LARGE, shown_width=WIDTH)
 
 
 def _with_key(block: Block, key: Key) -> Block:
@@ -133,3 +159,231 @@ def _say(block: Block, keys: Sequence[Key], heads: Sequence[str]) -> str:
         numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in key)
         ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
     return f"{described(block)}\n{';  '.join(ranks)}"
+
+
+# A layer, cut over two ranks ----------------------------------------------------------------------
+
+SCALE = 0.24  # pixels for each row and column of a matrix
+VECTOR = 16  # pixels that a vector is high
+NAMES = (110, 88)  # pixels left of the shapes
+WHOLE = (1, 1)
+COLUMNS = (2, 1)
+ROWS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Matrices or vectors, of which a rank has a share. Outputs go to the right, inputs upwards.
+
+    Args:
+        name: of all of them.
+        sizes: outputs and inputs of each; a vector has no inputs.
+        cut: into so many parts along the outputs, and along the inputs.
+        say: what a rank has.
+        look: of what it has; by default the rank's.
+        rank: who has it.
+    """
+
+    name: str
+    sizes: Sequence[tuple[int, int]]
+    cut: tuple[int, int]
+    say: str
+    look: Look | None = None
+    rank: int = 0
+
+    def __call__(self, space: Space) -> Drawn:
+        x = space.x + space.pick(*NAMES)
+        bottom = space.y
+        parts = [label(space.x, space.y + 13, self.name, space.pick(14, 12))]
+        across, upwards = self.cut
+        for outputs, inputs in self.sizes:
+            width = SCALE * outputs
+            height = max(VECTOR, SCALE * inputs)
+            left = x + self.rank % across * width / across
+            top = space.y + (1 - self.rank) % upwards * height / upwards
+            parts.append(box(x, space.y, width, height, WELL, 1, SOFT))
+            look = self.look or look_of(self.rank)
+            parts.append(shape(left, top, width / across, height / upwards, look, SOFT))
+            x += width + 8
+            bottom = max(bottom, space.y + height)
+        if not space.is_narrow:
+            room = replace(space, x=x + 8, y=space.y - 1, width=space.x + space.width - x - 8)
+            parts += Text(self.say, 14)(room).parts
+        words = f"Rank {self.rank}, {self.name}: {self.say}."
+        return Drawn([linked([self.name], words, *parts)], bottom + 4)
+
+
+def draw_cut(layer: Any, is_attention: bool) -> Drawing:
+    """Draw what each of two ranks has of an MLP or of an attention, and the one sum at its end.
+
+    Args:
+        layer: a decoder layer of a transformers model.
+        is_attention: whether its attention is drawn, or its MLP.
+    """
+    part = layer.self_attn if is_attention else layer.mlp
+    first = ("q", "k", "v") if is_attention else ("gate", "up")
+    last = "o" if is_attention else "down"
+    between = "heads" if is_attention else "middle"
+    sizes = [getattr(part, f"{name}_proj").weight.shape for name in first]
+    hidden, width = getattr(part, f"{last}_proj").weight.shape
+    vector = [(hidden, 0)]
+    pieces = [
+        Piece("x", vector, WHOLE, "a copy of the token's vector", Look(NEUTRAL)),
+        Piece(", ".join(first), sizes, COLUMNS, "column-parallel: half of the outputs"),
+        Piece(between, [(width, 0)], COLUMNS, "half of the numbers, complete"),
+        Piece(last, [(hidden, width)], ROWS, "row-parallel: the inputs that are here"),
+        Piece("partial sum", vector, WHOLE, "all numbers, none of them complete"),
+    ]
+    output = Piece("output", vector, WHOLE, "a copy of the total", Look(NEUTRAL))
+    arrow = Named("", Text("↓", (17, 14)), NAMES)
+    columns: list[list[Item]] = [[title(f"Rank {rank}")] for rank in range(2)]
+    for rank, column in enumerate(columns):
+        for piece in pieces:
+            column += [replace(piece, rank=rank), arrow]
+    return page(
+        "Nothing is sent between the two cuts. One sum ends the layer.",
+        Beside(columns),
+        title("all-reduce: the partial sums are added up, and every rank gets the total"),
+        Beside([[arrow, replace(output, rank=rank)] for rank in range(2)]),
+        Text("To scale: outputs go right, inputs go up. Filled: what a rank has.", (14, 11), SOFT),
+    )
+
+
+# A pipeline ---------------------------------------------------------------------------------------
+
+TICKS = 12  # that a pipeline is drawn for
+
+
+def draw_pipeline(stages: int, batches: int) -> Drawing:
+    """Draw which batch each stage of a pipeline runs at each time, and the bubbles between.
+
+    A batch begins its next token when the last stage has finished the one before.
+
+    Args:
+        stages: each has some whole layers.
+        batches: that are under way; more than stages would wait.
+    """
+    batches = min(batches, stages)
+    lanes = []
+    for stage in range(stages):
+        cells = [_tick(stage, time, stages, batches) for time in range(TICKS)]
+        shown = Blocks((cells, cells[: TICKS // 2]), (TICKS, TICKS // 2), size=1)
+        lanes.append(Named(f"stage {stage}", shown, (60, 54)))
+    idle = 1 - batches / stages
+    return page(
+        f"{batches} of {stages} batches under way: each stage is idle for {idle:.0%} of the time.",
+        *lanes,
+        note("Time goes to the right. B2 is token 2 of batch B. Dashed: the stage is idle."),
+        width=LARGE,
+        shown_width=WIDTH,
+    )
+
+
+def _tick(stage: int, time: int, stages: int, batches: int) -> Block:
+    """What a stage does at a time: its batch's next token, or nothing."""
+    token, batch = divmod(time - stage, stages)
+    if token < 0 or batch >= batches:
+        return Block(None, say=f"Stage {stage} is idle: a bubble.", links=(f"time{time}",))
+    name = "ABCD"[batch]
+    say = f"Stage {stage}: token {token} of batch {name}."
+    return Block(
+        None,
+        (Owner(name, Look(sequence_color(batch))),),
+        words=(Word(f"{name}{token}"),),
+        say=say,
+        links=(f"{name}{token}",),
+    )
+
+
+# A ring -------------------------------------------------------------------------------------------
+
+
+def ring_after(ranks: int, hop: int) -> list[list[set[int]]]:
+    """Of each rank, the set of ranks that its copy of each part sums, after so many hops."""
+    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
+    for step in range(hop):
+        sent = [(rank - step) % ranks for rank in range(ranks)]  # the part that each rank passes on
+        parts = [held[rank][part] for rank, part in enumerate(sent)]
+        for rank, part in enumerate(sent):
+            neighbour = (rank + 1) % ranks
+            is_adding = step < ranks - 1
+            held[neighbour][part] = (
+                held[neighbour][part] | parts[rank] if is_adding else parts[rank]
+            )
+    return held
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A text in the middle of each column of the blocks above or below it."""
+
+    texts: Sequence[str]
+
+    def __call__(self, space: Space) -> Drawn:
+        size = space.pick(14, 11)
+        grid = grid_in(space, len(self.texts), size + 4)
+        parts = []
+        for column, text in enumerate(self.texts):
+            place = grid.cell(column)
+            left = place.x + (place.width - wide(text, size)) / 2
+            rightmost = space.x + space.width - wide(text, size)
+            parts.append(label(min(left, rightmost), place.y + size, text, size))
+        return Drawn(parts, grid.bottom(len(self.texts)))
+
+
+def draw_ring(ranks: int, hop: int) -> Drawing:
+    """Draw what each rank has of each part after a hop, and what this hop sent.
+
+    Args:
+        ranks: in the ring.
+        hop: those of an all-reduce; 0 is the start.
+    """
+    hop = min(hop, 2 * (ranks - 1))
+    rows = [_named("", Labels([f"part {part}" for part in range(ranks)]))]
+    for rank, held in enumerate(ring_after(ranks, hop)):
+        rows.append(_named("", _sent_to(rank, ranks, hop)))
+        parts = [_part(rank, part, summed, ranks) for part, summed in enumerate(held)]
+        rows.append(_named(f"rank {rank}", Blocks(parts, ranks, size=1, font=(14, 12))))
+    phase = "every rank cuts its vector into parts"
+    if hop:
+        phase = "reduce-scatter adds up" if hop < ranks else "all-gather passes on the totals"
+    explained = (
+        "A box names the ranks whose vectors it sums. An arrow is a part that this hop sent."
+    )
+    return page(
+        f"Hop {hop} of {2 * (ranks - 1)}: {phase}.",
+        *rows,
+        note(explained),
+        width=LARGE,
+        shown_width=WIDTH,
+    )
+
+
+def _named(name: str, item: Item) -> Named:
+    return Named(name, item, (70, 46))
+
+
+def _sent_to(rank: int, ranks: int, hop: int) -> Labels:
+    """An arrow above a rank, in the column of the part that it has just got."""
+    texts = ranks * [""]
+    if hop:
+        texts[(rank - hop) % ranks] = "↓" if rank else f"↓ from rank {ranks - 1}"
+    return Labels(texts)
+
+
+def _part(rank: int, part: int, summed: Collection[int], ranks: int) -> Block:
+    """A rank's copy of a part."""
+    numbers = [str(one) for one in sorted(summed)]
+    is_total = len(summed) == ranks
+    say = f"Rank {rank}, part {part}: "
+    say += "the total." if is_total else f"the sum of ranks {' and '.join(numbers)}."
+    if len(numbers) == 1:
+        say = f"Rank {rank}, part {part}: only its own numbers."
+    word = Word("total", "new") if is_total else Word("+".join(numbers), "empty")
+    return Block(
+        None,
+        (Owner("", Look(sequence_color(part))),),
+        words=(word,),
+        links=(f"part{part}",),
+        say=say,
+    )

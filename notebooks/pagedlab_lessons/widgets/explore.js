@@ -74,6 +74,8 @@ class ExploreView {
     this.playing = null;
     /** @type {HTMLElement | null} The part that lights up. */
     this.lit = null;
+    /** What the names of this drawing's patterns begin with. */
+    this.patterns = `look-${Math.random().toString(36).slice(2)}`;
     /** @type {boolean} Whether the page is narrow. */
     this.isNarrow = false;
     /** @type {number} The width of the drawing, in pixels. */
@@ -389,7 +391,9 @@ class ExploreView {
     const at = drawing.indexOf(NARROW);
     const [wide, narrow] = at > 0 ? [drawing.slice(0, at), drawing.slice(at)] : [drawing, ""];
     const isVariant = this.isNarrow && narrow !== "";
-    this.picture.innerHTML = isVariant ? narrow : wide;
+    const shown = isVariant ? narrow : wide;
+    // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
+    this.picture.innerHTML = shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`);
     this.showHeadline(isVariant);
     this.keepReadable();
     this.keepRoom();
