@@ -144,7 +144,6 @@ def mixed_texts(tiny):
         {"max_batch_tokens": 9, "halves": False},
         {"drafter": PromptLookup(3), "max_sequences": 5},
     ],
-    ids=str,
 )
 def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     """Samples, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
