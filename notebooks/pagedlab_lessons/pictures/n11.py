@@ -241,7 +241,7 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
         for piece in pieces:
             column += [replace(piece, rank=rank), arrow]
     return page(
-        "Nothing is sent between the two cuts. One sum ends the layer.",
+        "Nothing is sent between the two cuts. One sum ends this part.",
         Beside(columns),
         title("all-reduce: the partial sums are added up, and every rank gets the total"),
         Beside([[arrow, replace(output, rank=rank)] for rank in range(2)]),

@@ -13,7 +13,7 @@ from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
-from pagedlab_lessons.drawing.flow import WIDTH, Blocks, Entry, Legend, note, page
+from pagedlab_lessons.drawing.flow import Blocks, Entry, Legend, note, page
 
 OURS = look_of(0)
 CELLS = (16, 8)  # slots in a row of the drawing
@@ -158,8 +158,7 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         ),
         Legend((_legend(is_narrow=False), _legend(is_narrow=True))),
         note(UNUSED),
-        width=940,  # so that words have 14 pixels on a page
-        shown_width=WIDTH,
+        shown_width=1015,
     )
 
 
