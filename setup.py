@@ -42,7 +42,7 @@ PICTURE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n(\n\*[^*].*?[^*]\*\n)?
 # from the title of the section to the next
 START = re.compile(r"(?<=\n## Start\n\n).*?(?=\n## )", re.DOTALL)
 # what only a clone has
-OF_A_CLONE = re.compile(r" `make site` builds a website\. On it, [^.]*\.")
+OF_A_CLONE = re.compile(r" `make site` builds a website[^.]*\.")
 # a link whose words are the name of a file of the repository
 FILE = re.compile(r"\[([^\]]+)\]\(\1\)")
 START_OF_WHEEL = """You need Python 3.10 or newer.
