@@ -157,9 +157,8 @@ def set_scores_of_a_million(case: Case, sign: str, seed: int) -> None:
     Scores are equal or far apart. Those a few units apart would be rounded: the kernels multiply them by log2(e).
     """
     rng = torch.Generator().manual_seed(seed)
-    low, high = {"mixed": (-128, 129), "negative": (100, 129), "positive": (100, 129)}[sign]
     queries = {"mixed": (-2, 3), "negative": (-2, 0), "positive": (1, 3)}[sign]
     case.q = 64.0 * torch.randint(*queries, case.q.shape, generator=rng)
     for b, keys in enumerate(case.keys):
-        case.keys[b] = torch.randint(low, high, keys.shape, generator=rng).float()
+        case.keys[b] = torch.randint(-128 if sign == "mixed" else 100, 129, keys.shape, generator=rng).float()
         store(case.k_cache, case.block_tables[b], case.keys[b])
