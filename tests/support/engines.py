@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from pagedlab.scheduler import Chunk, Scheduler, Sequence
 if TYPE_CHECKING:
     from pagedlab.model import Model
 
-Generate = Callable[["Model", list[int], int], list[int]]  # of the fixture `hugging_face`
 TEXT = """The library at the end of the street keeps its books on shelves of sixteen. When a reader asks for a story,
 the librarian does not look for one long free shelf. She puts the first pages on any shelf that has room,
 the next pages on another, and writes down in a small table which shelf comes first and which comes next.

@@ -170,11 +170,3 @@ def some_moments(runs: Mapping[Place, int]) -> list[tuple[Place, int]]:
     """Each line with some of the times that it runs: the first, the last, and up to three between."""
     times = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
     return [(place, nth) for place in runs for nth in times[place]]
-
-
-@contextmanager
-def at_no_line() -> Iterator[None]:
-    before = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(before)
