@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     gc.freeze()  # ... nor later
     gc.enable()
 

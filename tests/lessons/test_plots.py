@@ -34,11 +34,9 @@ def test_a_figure_is_legible_on_every_ground():
     fig.savefig(file, format="png")
     assert np.asarray(Image.open(file))[0, 0].tolist() == [255] * 4
     assert _fetch_figure_metadata(fig) is None, "Jupyter puts nothing behind it"
-
     ink = light(ax.xaxis.label.get_color()) + 0.05
     assert 1.05 / ink > 4.5, "on white"
-    for ground in ("#0d1117", "#111111", "#212121"):
-        assert ink / (light(ground) + 0.05) > 3, "on the dark grounds of GitHub and JupyterLab"
+    assert ink / (light("#212121") + 0.05) > 3, "on the dark grounds of GitHub and JupyterLab"
 
 
 def test_a_notebook_stores_a_figure_without_a_ground_and_with_words_for_what_is_seen():
@@ -48,9 +46,7 @@ def test_a_notebook_stores_a_figure_without_a_ground_and_with_words_for_what_is_
     ax.legend()
     data, metadata = fig._repr_mimebundle_()
     with Image.open(io.BytesIO(base64.b64decode(data["image/png"]))) as picture:
-        pixels = np.asarray(picture)
-        assert pixels.shape[2] == 4
-        assert pixels[0, 0, 3] == 0
+        assert np.asarray(picture)[0, 0, 3] == 0
         assert metadata["image/png"]["width"] == picture.size[0] // 2
     assert metadata["image/png"]["alt"] == "Figure. Shares; max, paged, over percent; legend: used"
 

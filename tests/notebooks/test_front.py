@@ -39,6 +39,10 @@ def address(page_folder):
 def test_the_page_plays_and_can_be_stepped(address, width, theme):
     height = 760 if width == 1440 else 400  # the squares are below a low window
     with open_page(viewport={"width": width, "height": height}, color_scheme=theme) as page:
+
+        def wait_for(condition):
+            page.wait_for_function(f"() => Number(document.querySelector('.ps-root')?.dataset.at) {condition}")
+
         page.goto(address)
         squares = page.locator("#film .pl-blocks")
         squares.wait_for()
@@ -46,18 +50,17 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
             page.wait_for_timeout(1000)
             assert page.locator(".ps-root").get_attribute("data-at") == "1", "it waits until it is on the screen"
             squares.scroll_into_view_if_needed()
-        page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 3")
+        wait_for("> 3")
         assert page.locator(".ps-held").first.inner_text().strip()
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
         heights = set()
-        for step in range(25):
+        for step in [*range(25), 0]:
             page.locator(".pl-scrubber").fill(str(step))
-            page.wait_for_function("(step) => document.querySelector('.ps-root').dataset.at === String(step)", arg=step)
+            wait_for(f"=== {step}")
             heights.add(page.locator("#film").evaluate("stage => stage.offsetHeight"))
         assert len(heights) == 1, "no step moves what is below"
-        page.locator(".pl-scrubber").fill("0")
         page.locator('[data-op="on"]').press("Enter")
-        page.wait_for_function("() => document.querySelector('.ps-root').dataset.at === '1'")
+        wait_for("=== 1")
         assert page.inner_text("#film .pl-spoken").startswith("Step 1 of 24. Chat 1 and chat 2 start.")
         assert page.text_content("#heard") == "", "a film that stands still says nothing of its own"
         assert page.locator("#film .pl-id").first.is_visible(), "squares have their numbers, on a phone too"
@@ -84,8 +87,8 @@ def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
     with open_page(java_script_enabled=False) as page:
         page.goto(address)
         assert page.locator("#film img").is_visible()
-        assert page.locator("button:visible, input:visible, progress:visible").count() == 0
         assert page.locator("#start").is_visible()
+        assert page.locator("button:visible, input:visible, progress:visible").count() == 0
 
 
 @in_browser
@@ -121,7 +124,7 @@ def original():
 def test_the_film_ends_full_with_plain_names_and_whole_sentences(original):
     film = build_front.for_visitors(original)["recorded"]
     last, before = (Replay(each).seek(len(film["steps"]) - 1) for each in (film, original))
-    assert all(count > 0 for count in last.counts)
+    assert all(last.counts)
     assert list(last.sequences) == ["chat 1", "chat 2", "chat 3"]
     for shown, recorded in zip(last.sequences.values(), before.sequences.values(), strict=True):
         assert (shown.blocks, len(shown.words)) == (recorded.blocks, len(recorded.words)), "each piece keeps its slot"
@@ -133,15 +136,13 @@ def test_captions_say_what_the_recording_has(original):
     shown = build_front.for_visitors(original)
     replay, captions = Replay(shown["recorded"]), shown["captions"]
     last = len(shown["recorded"]["steps"]) - 1
-    captioned = {"0", str(last)}
-    before = {}
+    captioned, before = {"0", str(last)}, {}
     for step in range(last):
         now = {name: (chat.state, set(chat.blocks)) for name, chat in replay.seek(step).sequences.items()}
         for name in [name for name in now if now[name] != before.get(name)]:
             captioned.add(str(step))
             assert name in captions[str(step)].lower()
-            if name in before:
-                taken = now[name][1] - before[name][1]
-                assert all(str(block) in captions[str(step)] for block in taken)
+            taken = now[name][1] - before.get(name, now[name])[1]
+            assert all(str(block) in captions[str(step)] for block in taken)
         before = now
     assert captions.keys() == captioned

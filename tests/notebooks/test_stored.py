@@ -27,13 +27,14 @@ MOVES = re.compile(r"\b(type|move|choose|switch|drag|set)\b", re.IGNORECASE)  # 
 SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
 
 
+def cells_of(path):
+    return nbformat.read(path, 4).cells
+
+
 def outputs(number):
     """What the cells of a notebook printed or returned, as text."""
-    found = []
-    for cell in nbformat.read(BY_NUMBER[number], 4).cells:
-        for output in cell.get("outputs", []):
-            found.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
-    return found
+    shown = [output for cell in cells_of(BY_NUMBER[number]) for output in cell.get("outputs", [])]
+    return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in shown]
 
 
 @pytest.mark.parametrize("number", ["00", "04", "05", "08", "09", "12", "13"])
@@ -69,12 +70,9 @@ NOT_SHOWN = 104  # functions of the heart that no notebook shows yet; the aim is
 def functions_of(module):
     """The functions of a file, and the methods of its classes."""
     for node in ast.parse((ROOT / "pagedlab" / f"{module}.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            yield f"pagedlab/{module}", node.name
-        elif isinstance(node, ast.ClassDef):
-            yield from (
-                (f"pagedlab/{module}", f"{node.name}.{each.name}") for each in node.body if hasattr(each, "args")
-            )
+        for each in getattr(node, "body", ()) if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(each, ast.FunctionDef):
+                yield f"pagedlab/{module}", each.name if each is node else f"{node.name}.{each.name}"
 
 
 def test_no_more_of_the_engine_is_shown_nowhere():
@@ -99,7 +97,7 @@ def test_the_source_that_is_shown_is_the_source_that_there_is(number):
 
 @pytest.mark.parametrize("number", BY_NUMBER)
 def test_a_cell_that_draws_a_figure_shows_it(number):
-    for cell in nbformat.read(BY_NUMBER[number], 4).cells:
+    for cell in cells_of(BY_NUMBER[number]):
         if cell.cell_type == "code" and re.search(r"^fig, .* = figure\(", cell.source, re.MULTILINE):
             shown = [output.get("data", {}) for output in cell.outputs]
             has_figure = any("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
@@ -109,7 +107,7 @@ def test_a_cell_that_draws_a_figure_shows_it(number):
 @each_notebook
 def test_a_caption_asks_for_no_control_that_a_page_without_a_kernel_has_fixed(path):
     """There a note below the controls says that they need the notebook: the caption must not say something else."""
-    for cell in nbformat.read(path, 4).cells:
+    for cell in cells_of(path):
         for output in cell.get("outputs", []):
             stored = output.get("data", {}).get(MEDIA_TYPE, {"script": ""})
             if stored["script"] == "explore":
@@ -127,12 +125,12 @@ def test_a_notebook_leads_to_its_neighbours_and_to_the_map(path):
         links.insert(0, f"[‹ {title(NOTEBOOKS[here - 1])}]({NOTEBOOKS[here - 1].name})")
     if path != NOTEBOOKS[-1]:
         links.append(f"[{title(NOTEBOOKS[here + 1])} ›]({NOTEBOOKS[here + 1].name})")
-    cells = nbformat.read(path, 4).cells
+    cells = cells_of(path)
     assert [cells[1].source, cells[-1].source] == 2 * [" | ".join(links)]
 
 
 def words(path):
-    return "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
+    return "\n".join(cell.source for cell in cells_of(path))
 
 
 def title(path):

@@ -12,11 +12,6 @@ import pytest
 import setup_env
 from support.paths import ROOT
 
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
-
 EVERYTHING = 4  # calls of pip: torch, the project, a pip that knows dependency groups, the groups
 
 

@@ -37,11 +37,11 @@ def test_a_chat_in_openais_shape_streamed_and_whole(client, tiny, seed):
         for part in event.choices:
             streamed[part.index] += part.logprobs.content
     for choice, later, output in zip(whole.choices, streamed, expected.outputs, strict=True):
-        for one, again, said in zip(choice.logprobs.content, later, output.logprobs, strict=True):
-            assert one.token == again.token == Spelling(tiny.tokenizer).text(said.token_id)
-            found = [one.logprob, *(top.logprob for top in one.top_logprobs)]
-            assert close(found, [said.logprob, *dict(said.top).values()])
-            assert close(again.logprob, one.logprob)
+        for said, *told in zip(output.logprobs, choice.logprobs.content, later, strict=True):
+            for one in told:
+                assert one.token == Spelling(tiny.tokenizer).text(said.token_id)
+                found = [one.logprob, *(top.logprob for top in one.top_logprobs)]
+                assert close(found, [said.logprob, *dict(said.top).values()])
         spelled = b"".join(bytes(one.bytes) for one in later).removesuffix(b"<|im_end|>")
         assert spelled.decode(errors="replace") == choice.message.content
     assert [choice.logprobs for choice in chat(client, **asked).choices] == [None, None]
@@ -57,20 +57,19 @@ def test_a_completion_in_openais_shape_streamed_and_whole(client, echo, seed):
             texts[part.index] += part.text
             for name, column in part.logprobs.model_dump().items():
                 streamed[part.index].setdefault(name, []).extend(column)
-    for choice, text, columns in zip(ask(client, prompts, **asked).choices, texts, streamed, strict=True):
+    for choice, text, later in zip(ask(client, prompts, **asked).choices, texts, streamed, strict=True):
         shape = choice.logprobs.model_dump()
         assert choice.text == text
         assert text.startswith(prompts[choice.index // 2]) == echo
-        rows = zip(shape["tokens"], shape["text_offset"], shape["token_logprobs"], shape["top_logprobs"], strict=True)
-        later = zip(columns["tokens"], columns["text_offset"], columns["token_logprobs"], strict=True)
-        for i, ((token, offset, logprob, top), again) in enumerate(zip(rows, later, strict=True)):
-            assert (token, offset) == again[:2]
-            if echo and i == 0:
-                assert logprob is top is again[2] is None
-            else:
-                assert close(again[2], logprob)
-                assert top[token] == logprob
-                assert 2 <= len(top) <= 3
+        assert (later["tokens"], later["text_offset"]) == (shape["tokens"], shape["text_offset"])
+        columns = (later["token_logprobs"], *(shape[name] for name in ("tokens", "token_logprobs", "top_logprobs")))
+        rows = [*zip(*columns, strict=True)]
+        if echo:
+            assert rows.pop(0)[2:] == (None, None)
+        for again, token, logprob, top in rows:
+            assert close(again, logprob)
+            assert top[token] == logprob
+            assert 2 <= len(top) <= 3
 
 
 @pytest.mark.parametrize("is_cached", [False, True])

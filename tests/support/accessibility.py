@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,14 @@ def axe() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-def violations(page: Any) -> list[dict[str, str]]:
+def violations(page) -> list[dict[str, str]]:
     """Each rule that the page breaks: its impact, its id, and the first node that breaks it."""
     page.evaluate(axe())
     broken = page.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
     return [{"impact": rule["impact"], "id": rule["id"], "node": rule["nodes"][0]["html"]} for rule in broken]
 
 
-def serious(page: Any) -> list[str]:
+def serious(page) -> list[str]:
     """The serious and the critical ones, one line each."""
     found = violations(page)
     return [f"{one['id']}: {one['node']}" for one in found if one["impact"] in ("serious", "critical")]

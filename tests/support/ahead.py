@@ -16,7 +16,7 @@ def running_ahead(fused_of: Callable[[Any], Any] = lambda llm: None) -> dict[str
         fused_of: returns the layers in fewer kernels for an engine, or None for the stock layers.
     """
 
-    def runner(llm: Any) -> FastRunner:
+    def runner(llm) -> FastRunner:
         fused = fused_of(llm)
         if fused is not None and llm.model.num_ranks == 1:
             llm.forward = fused.forward

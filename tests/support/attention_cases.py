@@ -64,7 +64,7 @@ class Case:
         return out
 
 
-def store(cache: torch.Tensor, table: torch.Tensor, new: torch.Tensor) -> None:
+def store(cache: torch.Tensor, table: torch.Tensor, new: torch.Tensor):
     """Write a sequence's keys or values to its pages."""
     at, size = torch.arange(len(new)), cache.shape[1]
     cache[table[at // size].long(), at % size] = new
@@ -126,13 +126,13 @@ def nan_in_fresh_memory() -> Iterator[None]:
         yield
 
 
-def assert_close(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
+def assert_close(case: Case, out: torch.Tensor, scale: float | None = None):
     """Right up to rounding: a wrong key gives an error that is far larger."""
     tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[out.dtype]  # NaN is not close to anything
     torch.testing.assert_close(out, case.dense(torch.float64, scale).to(case.q.dtype), atol=tolerance, rtol=0)
 
 
-def assert_as_close_as_torch(case: Case, out: torch.Tensor, scale: float | None = None) -> None:
+def assert_as_close_as_torch(case: Case, out: torch.Tensor, scale: float | None = None):
     """Error against fp64 at most twice that of torch's attention in the same dtype, and no value far off.
 
     In a small batch torch's error is a matter of luck. So one rounding of the largest value is allowed in addition in
@@ -151,15 +151,14 @@ def assert_as_close_as_torch(case: Case, out: torch.Tensor, scale: float | None 
     assert (out.double() - truth).abs().max() <= 20 * allowed + rounding, "one value is far off"
 
 
-def set_scores_of_a_million(case: Case, sign: str, seed: int) -> None:
+def set_scores_of_a_million(case: Case, sign: str, seed: int):
     """Make every score a multiple of 64 of up to 2^20 in size: with scale=1.0 all are exact in fp32.
 
     Scores are equal or far apart. Those a few units apart would be rounded: the kernels multiply them by log2(e).
     """
     rng = torch.Generator().manual_seed(seed)
-    low, high = {"mixed": (-128, 129), "negative": (100, 129), "positive": (100, 129)}[sign]
     queries = {"mixed": (-2, 3), "negative": (-2, 0), "positive": (1, 3)}[sign]
     case.q = 64.0 * torch.randint(*queries, case.q.shape, generator=rng)
     for b, keys in enumerate(case.keys):
-        case.keys[b] = torch.randint(low, high, keys.shape, generator=rng).float()
+        case.keys[b] = torch.randint(-128 if sign == "mixed" else 100, 129, keys.shape, generator=rng).float()
         store(case.k_cache, case.block_tables[b], case.keys[b])

@@ -10,7 +10,7 @@ from pagedlab import BlockCopy, BlockPool, BlockTable
 class FreesSharedBlock(BlockPool):
     """`release` gives the block back at once, whoever else reads it."""
 
-    def release(self, block_id: int) -> None:
+    def release(self, block_id: int):
         if self.refcount(block_id) > 1:
             self.counts[block_id] = 1
         super().release(block_id)

@@ -80,7 +80,7 @@ def write_notebook(path: Path, cells: Sequence[str]) -> Path:
 class Lab:
     """A running JupyterLab and a browser to look at it."""
 
-    def __init__(self, url: str, root: Path, browser: Any) -> None:
+    def __init__(self, url: str, root: Path, browser):
         self.url, self.root, self._browser = url, root, browser
         self._free: list[Any] = []  # pages whose notebook was closed: there the next one takes a quarter of the time
         self._kernel: str | None = None  # the shared one
@@ -122,7 +122,7 @@ class Lab:
 
 
 @contextmanager
-def jupyter_lab(root: Path, chromium: Any) -> Iterator[Lab]:
+def jupyter_lab(root: Path, chromium) -> Iterator[Lab]:
     """Start a JupyterLab on the loopback interface that serves `root`, to be opened in this Chromium."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -181,7 +181,7 @@ def _wait_until_up(runtime: Path, server: subprocess.Popen[bytes], log: Path) ->
     raise RuntimeError("JupyterLab did not start:\n" + log.read_text(errors="replace")[-3000:])
 
 
-def run_all(page: Any, timeout_s: float = 300) -> None:
+def run_all(page, timeout_s: float = 300):
     """Run all cells and wait for the last one's end."""
     page.evaluate("async () => { await window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     page.wait_for_function(
@@ -190,7 +190,7 @@ def run_all(page: Any, timeout_s: float = 300) -> None:
     )
 
 
-def cell_errors(page: Any) -> list[str]:
+def cell_errors(page) -> list[str]:
     """The errors in the notebook's outputs, as "cell 3: ValueError: ..."."""
     return page.evaluate(
         """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap((cell, i) =>
@@ -199,7 +199,7 @@ def cell_errors(page: Any) -> list[str]:
     )
 
 
-def run_python(page: Any, code: str) -> str:
+def run_python(page, code: str) -> str:
     """Run code in the notebook's kernel and return what it prints."""
     return page.evaluate(
         """async (code) => {
@@ -217,12 +217,12 @@ def run_python(page: Any, code: str) -> str:
     )
 
 
-def set_theme(page: Any, theme: str) -> None:
+def set_theme(page, theme: str):
     """Switch to "light" or "dark" and wait until the page has it."""
     page.evaluate("t => window.jupyterapp.commands.execute('apputils:change-theme', { theme: t })", THEMES[theme])
     page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(theme == "light").lower())
 
 
-def save(page: Any) -> None:
+def save(page):
     """Save the notebook."""
     page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")

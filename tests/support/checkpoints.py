@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pagedlab.loading import TINY_MODEL
 
 
-def random_checkpoint(folder: Path, kind: str, **changes: Any) -> None:
+def random_checkpoint(folder: Path, kind: str, **changes):
     """Save a small model with random weights, large enough that its tokens depend on what it attends to."""
     from transformers import AutoConfig, AutoModelForCausalLM
 

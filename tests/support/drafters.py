@@ -11,10 +11,10 @@ from pagedlab.recipes.speculative import Draft, Drafter
 class Recalls(Drafter):
     """Drafts the next tokens from `texts`, which are known by prompt; some of the tokens are wrong."""
 
-    def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random) -> None:
+    def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random):
         self.k, self.texts, self.wrong, self.rng = k, texts, wrong, rng
 
-    def propose(self, llm: Any, limits: dict[Any, int]) -> dict[Any, Draft]:
+    def propose(self, llm, limits: dict[Any, int]) -> dict[Any, Draft]:
         drafts = {}
         for sequence, limit in limits.items():
             prompt = tuple(sequence.token_ids[: sequence.num_prompt_tokens])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from pagedlab.scheduler import Chunk, Scheduler, Sequence
 if TYPE_CHECKING:
     from pagedlab.model import Model
 
-Generate = Callable[["Model", list[int], int], list[int]]  # of the fixture `hugging_face`
 TEXT = """The library at the end of the street keeps its books on shelves of sixteen. When a reader asks for a story,
 the librarian does not look for one long free shelf. She puts the first pages on any shelf that has room,
 the next pages on another, and writes down in a small table which shelf comes first and which comes next.
@@ -47,13 +45,13 @@ def prompt_of(model: Model, length: int) -> list[int]:
     return prompts_of(model, [length])[0]
 
 
-def poison(cache: KVCache) -> None:
+def poison(cache: KVCache):
     """Fill a cache with NaN."""
     cache.keys.fill_(torch.nan)
     cache.values.fill_(torch.nan)
 
 
-def engine(model: Model, num_blocks: int = 256, block_size: int = 16, kind: type[Any] = LLM, **options: Any) -> Any:
+def engine(model: Model, num_blocks: int = 256, block_size: int = 16, kind: type[Any] = LLM, **options):
     """An engine whose cache is full of NaN."""
     llm = kind(model, num_blocks=num_blocks, block_size=block_size, **options)
     poison(llm.cache)
@@ -69,7 +67,7 @@ def breaking_at(model: Model, token: int) -> Model:
     return replace(model, module=module)
 
 
-def sequence_of(pool: Any, token_ids: list[int], request_id: int = 0, **options: Any) -> Sequence:
+def sequence_of(pool, token_ids: list[int], request_id: int = 0, **options) -> Sequence:
     """A sequence that no engine knows."""
     params = options.pop("params", SamplingParams(max_tokens=options.get("max_tokens", 1)))
     given = {"num_prompt_tokens": len(token_ids), "params": params, "max_tokens": params.max_tokens} | options
@@ -107,7 +105,7 @@ def finished(completions: list[Completion]) -> dict[int, Completion]:
     return {completion.request_id: completion for completion in completions if completion.finished}
 
 
-def assert_idle(llm: LLM) -> None:
+def assert_idle(llm: LLM):
     """Assert that nothing runs, nothing waits and every block is free."""
     llm.step()  # after a reset, it returns what was dropped
     assert llm.step() == []
@@ -124,7 +122,7 @@ def ids_of(completions: list[Completion]) -> list[list[int]]:
     return [completion.outputs[0].token_ids for completion in completions]
 
 
-def output_of(llm: LLM, prompt: Any, sampling: SamplingParams) -> Any:
+def output_of(llm: LLM, prompt, sampling: SamplingParams):
     """The first output of this prompt."""
     return llm.generate(prompt, sampling)[0].outputs[0]
 
@@ -139,7 +137,7 @@ def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | 
     return [[(output.token_ids, output.finish_reason) for output in completion.outputs] for completion in completions]
 
 
-def exactly(num_tokens: int, **options: Any) -> SamplingParams:
+def exactly(num_tokens: int, **options) -> SamplingParams:
     """Parameters of texts with that many tokens: the end of text does not end them."""
     return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
 
@@ -152,9 +150,7 @@ def drain(llm: LLM) -> dict[int, Completion]:
     return done
 
 
-def come_and_go(
-    llm: LLM, prompts: list[list[int]], params: list[SamplingParams], texts: Any, rng: random.Random
-) -> None:
+def come_and_go(llm: LLM, prompts: list[list[int]], params: list[SamplingParams], texts, rng: random.Random):
     """Add requests between steps and abort some, at random: the others must get these texts."""
     todo, ids, done, aborted = list(range(len(prompts))), {}, {}, set()
     while todo or llm.num_unfinished:

@@ -66,7 +66,7 @@ EXERCISES = [exercise for path in NOTEBOOKS for exercise in exercises(path)]
 _cells = count()
 
 
-def run_cell(source: str, names: dict[str, Any]) -> None:
+def run_cell(source: str, names: dict[str, Any]):
     """Run code as IPython runs a cell: `inspect` finds its source."""
     file = f"<cell {next(_cells)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -88,7 +88,7 @@ def argument_of(exercise: Exercise) -> str:
     return ast.unparse(call.value.args[0])
 
 
-def edited_answer(name: str, old: str = "", new: str = "") -> Any:
+def edited_answer(name: str, old: str = "", new: str = ""):
     """The folded solution, or the same with a text in it changed, as the check of that name takes it."""
     (exercise,) = (exercise for exercise in EXERCISES if exercise.name == name)
     solution = solution_of(exercise)

@@ -12,14 +12,14 @@ TEXTS = ("", "another text", "<b>&", "🦊 中")
 SETS = re.compile(r'data-set="([^"]*)"')
 
 
-def move_all() -> None:
+def move_all():
     """Move every control of every explorer that there is."""
     for explorer in gc.get_objects():
         if issubclass(type(explorer), Explorer):
             move(explorer)
 
 
-def move(explorer: Explorer) -> None:
+def move(explorer: Explorer):
     """Move each control of an explorer: there, and back to where it was.
 
     A figure of matplotlib takes half a second, so its sliders go to their ends alone.
@@ -36,7 +36,7 @@ def move(explorer: Explorer) -> None:
             look_at(explorer)
 
 
-def look_at(explorer: Explorer) -> None:
+def look_at(explorer: Explorer):
     """Raise an AssertionError if the drawing is an error, or if a click on it would do nothing."""
     drawing = explorer.drawn["html"]
     assert 'class="pl-alert"' not in drawing, f"{explorer.values}: {drawing}"

@@ -28,7 +28,7 @@ class Text:
 class FakeEngine:
     """The least that a recorder needs of an engine. Token i decodes to "i "."""
 
-    def __init__(self, num_blocks: int = 32, block_size: int = 4) -> None:
+    def __init__(self, num_blocks: int = 32, block_size: int = 4):
         self.pool = BlockPool(num_blocks, block_size)
         self.running: list[Text] = []
         self.callbacks: list[Any] = []
@@ -36,31 +36,31 @@ class FakeEngine:
         self.model = SimpleNamespace(name="")
         self.scheduler = SimpleNamespace(queues=lambda: {"running": self.running})
 
-    def on_step(self, callback: Any) -> Any:
+    def on_step(self, callback):
         self.callbacks.append(callback)
         subscription = ExitStack()
         subscription.callback(self.callbacks.remove, callback)
         return subscription.close
 
-    def on_forward(self, callback: Any) -> Callable[[], None]:
+    def on_forward(self, callback) -> Callable[[], None]:
         return lambda: None
 
     def decode(self, ids: list[int]) -> str:
         return "".join(f"{i} " for i in ids)
 
-    def add(self, name: str, tokens: int) -> None:
+    def add(self, name: str, tokens: int):
         table = BlockTable(self.pool)
         table.append(tokens)
         self.running.append(Text(name, table, list(range(tokens)), len(self.running)))
 
-    def step(self) -> None:
+    def step(self):
         for sequence in self.running:
             sequence.table.append(1)
             sequence.token_ids.append(len(sequence.token_ids))
         for callback in list(self.callbacks):
             callback()
 
-    def end(self) -> None:
+    def end(self):
         for sequence in self.running:
             sequence.table.free()
         self.running = []

@@ -11,11 +11,11 @@ class Fault(Exception):
     """Not an error that the engine knows."""
 
 
-def raising_at(call: int, function: Callable[..., Any], error: Any = Fault) -> Callable[..., Any]:
+def raising_at(call: int, function: Callable[..., Any], error=Fault) -> Callable[..., Any]:
     """The function, but its call number `call`, counted from 0, raises."""
     calls = itertools.count()
 
-    def wrapped(*arguments: Any, **options: Any) -> Any:
+    def wrapped(*arguments, **options):
         if next(calls) == call:
             raise error
         return function(*arguments, **options)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 
-def spare() -> None:
+def spare():
     """Put all faster parts in."""
     try:
         from triton.language import core
@@ -32,7 +32,7 @@ def spare() -> None:
         setattr(place, name, part)
 
 
-def names_are_kept(core: Any, interpreter: Any) -> tuple[Any, str, Any]:
+def names_are_kept(core, interpreter) -> tuple[Any, str, Any]:
     """Before each call of a kernel the interpreter looks through all members of the language for its functions."""
     patch = interpreter._patch_attr
 
@@ -40,7 +40,7 @@ def names_are_kept(core: Any, interpreter: Any) -> tuple[Any, str, Any]:
     def names(place: object) -> list[str]:
         return [name for name, member in inspect.getmembers(place) if core.is_builtin(member)]
 
-    def patch_builtin(place: object, *rest: object) -> None:
+    def patch_builtin(place: object, *rest: object):
         for name in names(place):
             member = getattr(place, name)
             if not core.is_builtin(member):
@@ -50,7 +50,7 @@ def names_are_kept(core: Any, interpreter: Any) -> tuple[Any, str, Any]:
     return interpreter, "_patch_builtin", patch_builtin
 
 
-def helpers_find_the_language_ready(interpreter: Any) -> tuple[Any, str, Any]:
+def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
     """Before each call of a helper the interpreter puts its functions in again, and never takes them away."""
     patch_language = interpreter._patch_lang
     patched = set()  # modules of helpers
@@ -68,12 +68,12 @@ def helpers_find_the_language_ready(interpreter: Any) -> tuple[Any, str, Any]:
     return interpreter.InterpretedFunction, "__call__", call
 
 
-def numpy_types_are_kept(interpreter: Any) -> tuple[Any, str, Any]:
+def numpy_types_are_kept(interpreter) -> tuple[Any, str, Any]:
     """For each load and store the interpreter makes a table of NumPy's types."""
     make = interpreter._get_np_dtype
     kept = {}
 
-    def numpy_type(kind: Any) -> Any:
+    def numpy_type(kind):
         if kind.name not in kept:
             kept[kind.name] = make(kind)
         return kept[kind.name]
@@ -81,7 +81,7 @@ def numpy_types_are_kept(interpreter: Any) -> tuple[Any, str, Any]:
     return interpreter, "_get_np_dtype", numpy_type
 
 
-def shapes_are_kept(core: Any) -> tuple[Any, str, Any]:
+def shapes_are_kept(core) -> tuple[Any, str, Any]:
     """Each result is a tensor, which wraps each number of its shape."""
     if "self.numel = constexpr(math.prod(self.shape))" not in inspect.getsource(core.tensor.__init__):
         raise AttributeError("tensors have other fields")
@@ -90,7 +90,7 @@ def shapes_are_kept(core: Any) -> tuple[Any, str, Any]:
     def wrapped(shape: tuple[int, ...]) -> tuple[Any, Any]:
         return core.tuple([core.constexpr(size) for size in shape]), core.constexpr(math.prod(shape))
 
-    def begin(self: Any, handle: Any, type: Any) -> None:
+    def begin(self, handle, type):
         self.handle = handle
         self.type = type
         self.dtype = type.scalar
@@ -99,7 +99,7 @@ def shapes_are_kept(core: Any) -> tuple[Any, str, Any]:
     return core.tensor, "__init__", begin
 
 
-def overflows_are_not_looked_for(interpreter: Any) -> tuple[Any, str, Any]:
+def overflows_are_not_looked_for(interpreter) -> tuple[Any, str, Any]:
     """After each sum and product of integers the interpreter looks for an overflow; it tells only when it debugs."""
     builder = interpreter.interpreter_builder
     looks = builder.options.debug

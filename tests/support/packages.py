@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires
 
 from packaging.requirements import Requirement
@@ -11,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 def installed_by(requirements: Iterable[str]) -> set[str]:
     """The packages that these requirements install, with what they require in turn."""
-    found: set[str] = set()
     seen: set[str] = set()
     waiting = [*requirements]
     while waiting:
@@ -20,13 +20,9 @@ def installed_by(requirements: Iterable[str]) -> set[str]:
             continue
         seen.add(text)
         asked = Requirement(text)
-        found.add(canonicalize_name(asked.name))
-        try:
-            needed = requires(asked.name) or []
-        except PackageNotFoundError:
-            continue
-        for text in needed:
-            marker = Requirement(text).marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in asked.extras or {""}):
-                waiting.append(text)
-    return found
+        with suppress(PackageNotFoundError):
+            for text in requires(asked.name) or []:
+                marker = Requirement(text).marker
+                if marker is None or any(marker.evaluate({"extra": extra}) for extra in asked.extras or {""}):
+                    waiting.append(text)
+    return {canonicalize_name(Requirement(text).name) for text in seen}

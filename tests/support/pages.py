@@ -17,7 +17,7 @@ in_browser = pytest.mark.browser  # of a test that needs one
 
 
 @cache
-def shared_chromium() -> Any:
+def shared_chromium():
     """The one Chromium of a run, until the process ends: it takes longer to start than many tests last.
 
     Skips the test where there is none. PAGEDLAB_REQUIRE_BROWSER=1 makes that a failure.
@@ -45,7 +45,7 @@ def open_chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def open_page(**options: Any) -> Iterator[Any]:
+def open_page(**options) -> Iterator[Any]:
     """A page whose scripts must not fail. The set `page.asked` has all addresses that it asked for."""
     with open_chromium() as chromium:
         page = chromium.new_page(**options)

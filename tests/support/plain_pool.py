@@ -9,7 +9,7 @@ from pagedlab.blocks import Pool
 class PlainPool(Pool):
     """The verbs, and nothing else: no events, no check, and counts in a dict."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.unused = list(range(num_blocks))
@@ -30,7 +30,7 @@ class PlainPool(Pool):
         self.counts[block_id] += 1
         return block_id
 
-    def release(self, block_id: int) -> None:
+    def release(self, block_id: int):
         self.counts[block_id] -= 1
         if self.counts[block_id] == 0:
             self.unused.append(block_id)

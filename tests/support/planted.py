@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -34,7 +34,7 @@ class Bug(NamedTuple):
 EVICTS_THE_NEWEST = Bug(BlockPool, "victim", "iter(self.cached)", "reversed(self.cached)")
 
 
-def search(machine: Any) -> None:
+def search(machine):
     """Run a state machine long enough to find what is planted in it: the same search every time."""
     run_state_machine_as_test(
         machine,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import psutil
 
@@ -20,12 +19,12 @@ if find_spec("triton"):
     class Ahead(pagedlab_fast.LLM):
         """Runs in windows as on GPUs, launch by launch."""
 
-        def __init__(self, model: Any = None, **options: Any) -> None:
+        def __init__(self, model=None, **options):
             super().__init__(model, **options)
             poison(self.cache)
 
         @staticmethod
-        def _make_runner(llm: Any) -> Any:
+        def _make_runner(llm):
             if llm.ranks.rank > 0:
                 interpreter.spare()
             return make_runner(llm, Fused(llm.model.module, ranks_of(llm)) if llm._fused else None, graphs=False)
@@ -34,19 +33,19 @@ if find_spec("triton"):
 class Poisoned(TensorParallelLLM):
     """The engine of the recipe."""
 
-    def __init__(self, model: Any = None, **options: Any) -> None:
+    def __init__(self, model=None, **options):
         super().__init__(model, **options)
         poison(self.cache)
 
 
-def two(kind: Any = Poisoned, num_blocks: int | None = 256, block_size: int = 16, **options: Any) -> Any:
+def two(kind=Poisoned, num_blocks: int | None = 256, block_size: int = 16, **options):
     """An engine on two ranks, or as many as the options say."""
     how = {"device": "cpu", "dtype": "float32", "attention_backend": "torch", "verbose": False}
     how |= {"model": TINY_MODEL, "ranks": 2, "num_blocks": num_blocks, "block_size": block_size}
     return kind(**how | options)
 
 
-def other_rank(llm: Any) -> psutil.Process:
+def other_rank(llm) -> psutil.Process:
     """The process of the second rank."""
     return psutil.Process(llm.ranks.others[0].pid)
 

@@ -23,18 +23,18 @@ def client_of(server: BackgroundServer, key: str = "none") -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=60)
 
 
-def ask(client: openai.OpenAI, prompt: Any = STORY, **options: Any) -> Any:
+def ask(client: openai.OpenAI, prompt=STORY, **options):
     """Continue this prompt."""
     return client.completions.create(**{"model": MODEL, "prompt": prompt, **options})
 
 
-def chat(client: openai.OpenAI, messages: Any = CHAT, **options: Any) -> Any:
+def chat(client: openai.OpenAI, messages=CHAT, **options):
     """Answer these messages."""
     return client.chat.completions.create(model=MODEL, messages=messages, **options)
 
 
 @contextmanager
-def serving(llm: LLM, **options: Any) -> Iterator[BackgroundServer]:
+def serving(llm: LLM, **options) -> Iterator[BackgroundServer]:
     """A live server, and afterwards every block free or cached."""
     with BackgroundServer(create_app(llm, **options)) as server:
         yield server

@@ -14,7 +14,6 @@ from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from support.paths import ROOT
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments):
         pass
 
 
@@ -40,11 +39,11 @@ def serving(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-def only_from(url: str, context: Any) -> list[str]:
+def only_from(url: str, context) -> list[str]:
     """Let pages of this browser context ask no server but `url`, and return the list of refused addresses."""
     refused: list[str] = []
 
-    def only_ours(route: Any) -> None:
+    def only_ours(route):
         if route.request.url.startswith((url, "blob:", "data:", "attachment:")):
             route.fallback()
         else:

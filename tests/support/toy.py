@@ -38,7 +38,7 @@ assert all(Path(book).is_file() for book in BOOKS)
 Place = tuple[str, int]  # file and line
 
 
-def checksum(batch: Batch, cache: Any, attend: Any) -> torch.Tensor:
+def checksum(batch: Batch, cache, attend) -> torch.Tensor:
     """Stand in for a model's forward pass."""
     kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
     kept[batch.slots] = batch.token_ids.to(kept.dtype)
@@ -60,7 +60,7 @@ def likeliest(token_ids: list[int]) -> int:
     return zlib.crc32(torch.tensor(token_ids).float().numpy().tobytes()) % 64
 
 
-def toy(tiny: Model, kind: type[LLM] = LLM, **options: Any) -> LLM:
+def toy(tiny: Model, kind: type[LLM] = LLM, **options) -> LLM:
     """An engine with blocks of four tokens, full of NaN, and the checksum in place of the model."""
     llm = kind(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
     llm.cache.keys.fill_(torch.nan)
@@ -68,7 +68,7 @@ def toy(tiny: Model, kind: type[LLM] = LLM, **options: Any) -> LLM:
     return llm
 
 
-def toy_ahead(tiny: Model, **options: Any) -> LLM:
+def toy_ahead(tiny: Model, **options) -> LLM:
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
 
     def runner(llm: LLM) -> FastRunner:
@@ -83,14 +83,14 @@ class FakeDevice:
     It sees what a device sees: the blocks and positions of each chunk, and the tokens that it drew itself.
     """
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLM):
         self._llm = llm
 
-    def compute(self, chunks: list[Chunk]) -> None:
+    def compute(self, chunks: list[Chunk]):
         """Steps that the host samples for are run by the engine itself."""
         return
 
-    def launch(self, chunks: list[Chunk], before: Any = None) -> Any:
+    def launch(self, chunks: list[Chunk], before=None):
         rows = [self._row(chunk, before) for chunk in chunks]
         pending = rows
         while pending:  # one step each turn: the first takes a row's prompt, the others one token
@@ -98,13 +98,13 @@ class FakeDevice:
             pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
         return SimpleNamespace(rows=rows, done=None)
 
-    def forget(self) -> None:
+    def forget(self):
         """It counts no tokens."""
 
-    def collect(self, window: Any) -> list[NewTokens]:
+    def collect(self, window) -> list[NewTokens]:
         return [NewTokens(row.new_tokens) for row in window.rows]
 
-    def _row(self, chunk: Chunk, before: Any) -> Any:
+    def _row(self, chunk: Chunk, before):
         tokens, ended = chunk.sequence.token_ids[:], False
         for row in before.rows if before else []:
             if row.chunk.sequence is chunk.sequence:
@@ -118,7 +118,7 @@ class FakeDevice:
             num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], ended=ended,
         )  # fmt: skip
 
-    def _step(self, rows: list[Any]) -> None:
+    def _step(self, rows: list[Any]):
         rows = [row for row in rows if not row.ended]
         if not rows:
             return
@@ -136,7 +136,7 @@ class FakeDevice:
             if chunk.stop == len(row.tokens) and row.num_samples:
                 self._draw(row, one)
 
-    def _draw(self, row: Any, logits: torch.Tensor) -> None:
+    def _draw(self, row, logits: torch.Tensor):
         adjusted = logits[None]
         if row.params.adjust is not None:
             prompt = row.chunk.sequence.num_prompt_tokens
@@ -153,7 +153,7 @@ class FakeDevice:
 def at_each_line(event: Callable[[Place], None]) -> Iterator[None]:
     """Call `event((file, line))` before every line of the bookkeeping that runs."""
 
-    def line(frame: Any, what: str, _: Any) -> Any:
+    def line(frame, what: str, _):
         if what == "line":
             event((frame.f_code.co_filename, frame.f_lineno))
         return line
@@ -170,11 +170,3 @@ def some_moments(runs: Mapping[Place, int]) -> list[tuple[Place, int]]:
     """Each line with some of the times that it runs: the first, the last, and up to three between."""
     times = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
     return [(place, nth) for place in runs for nth in times[place]]
-
-
-@contextmanager
-def at_no_line() -> Iterator[None]:
-    before = sys.gettrace()
-    sys.settrace(None)
-    yield
-    sys.settrace(before)

@@ -20,12 +20,12 @@ from tests.support.warm import IMPORTED, can_copy, processes
 ALSO_IMPORTED = ["matplotlib.pyplot", "anywidget", "ipykernel.kernelapp"]
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
+def pytest_collection_modifyitems(items: list[Any]):
     """Notebooks run first, since they take the longest: processes that share the tests end together then."""
     items.sort(key=lambda item: item.path.name != "test_notebooks.py")
 
 
-def run(command: list[str], folder: str | None, environment: dict[str, str], has_own_group: Any) -> None:
+def run(command: list[str], folder: str | None, environment: dict[str, str], has_own_group):
     """Be the kernel that this command starts, in a group of its own: Jupyter sends signals to a kernel's group."""
     os.setsid()
     has_own_group.set()
@@ -44,7 +44,7 @@ class WarmKernel:
 
     stdin = stdout = stderr = None
 
-    def __init__(self, command: list[str], *, cwd: str | None = None, env: dict[str, str], **options: Any) -> None:
+    def __init__(self, command: list[str], *, cwd: str | None = None, env: dict[str, str], **options):
         has_own_group = processes().Event()
         self._process = processes().Process(target=run, args=(command, cwd, env, has_own_group))
         self._process.start()
@@ -58,13 +58,13 @@ class WarmKernel:
         self._process.join()
         return self._process.exitcode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int):
         os.kill(self.pid, number)
 
-    def terminate(self) -> None:
+    def terminate(self):
         self._process.terminate()
 
-    def kill(self) -> None:
+    def kill(self):
         self._process.kill()
 
 

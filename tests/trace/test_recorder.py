@@ -14,6 +14,7 @@ from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.recipes.trace import Recorder, Replay, load_recording, moments, record
 from pagedlab.scheduler import Scheduler
 from support.engines import exactly, output_of
+from support.faults import Fault, raising_at
 from support.paths import ROOT
 from support.refused import refused
 
@@ -24,46 +25,29 @@ PROMPTS = [
     "The cat sat on the mat and the cat sat on",
     "Zoë 你好 🎉",
 ]
-PLAIN = {}
 SAMPLES = {"n": 3, "temperature": 1.0, "seed": 1}
 
 
 def state_of(llm):
     """What the engine itself says of its pool and of its sequences."""
-    pool = llm.pool
+    pool, blocks = llm.pool, range(llm.pool.num_blocks)
     sequences = {}
     for state, queue in llm.scheduler.queues().items():
         for each in queue:
             words = llm.decode(each.token_ids).rstrip("\ufffd")
-            sequences[each.name] = (
-                state,
-                each.table.num_tokens,
-                list(each.table.block_ids),
-                words,
-                len(each.token_ids),
-            )
-    return {
-        "counts": [pool.refcount(block) for block in range(pool.num_blocks)],
-        "kept": {block for block in range(pool.num_blocks) if pool.keeps(block)},
-        "used": pool.num_used,
-        "cached": pool.num_cached,
-        "sequences": sequences,
-    }
+            sequences[each.name] = state, each.table.num_tokens, [*each.table.block_ids], words, len(each.token_ids)
+    counts = [pool.refcount(block) for block in blocks]
+    return counts, {block for block in blocks if pool.keeps(block)}, pool.num_used, pool.num_cached, sequences
 
 
 def replayed_state(replay):
     """The same of a replay."""
-    sequences = {}
-    for name, each in replay.sequences.items():
-        if each.is_unfinished:
-            sequences[name] = (each.state, each.tokens, each.blocks, "".join(each.words), each.length)
-    return {
-        "counts": replay.counts,
-        "kept": replay.kept,
-        "used": replay.now["used"],
-        "cached": replay.now["cached"],
-        "sequences": sequences,
+    sequences = {
+        name: (each.state, each.tokens, each.blocks, "".join(each.words), each.length)
+        for name, each in replay.sequences.items()
+        if each.is_unfinished
     }
+    return replay.counts, replay.kept, replay.now["used"], replay.now["cached"], sequences
 
 
 def plan_of(llm):
@@ -71,7 +55,7 @@ def plan_of(llm):
     plan = llm.plan
     return {
         "computed": {chunk.sequence.name: [chunk.start, chunk.stop] for chunk in plan.chunks},
-        "admitted": [sequence.name for sequence in plan.admitted],
+        "admitted": {sequence.name for sequence in plan.admitted},
         "cached_tokens": sum(plan.admitted.values()),
         "preempted": {sequence.name: how for sequence, how in plan.preempted.items()},
         "drafts": [(c.stop - len(c.guesses), len(c.guesses)) for c in plan.chunks if c.guesses],
@@ -79,22 +63,17 @@ def plan_of(llm):
 
 
 def recorded_plan(step):
-    drafts = step.get("drafts", {}).values()
+    admitted = step.get("admitted", {})
     return {
         "computed": step.get("computed", {}),
-        "admitted": sorted([*step.get("admitted", {}), *step.get("resumed", [])], key=order),
-        "cached_tokens": sum(step.get("admitted", {}).values()),
+        "admitted": {*admitted, *step.get("resumed", [])},
+        "cached_tokens": sum(admitted.values()),
         "preempted": step.get("preempted", {}),
-        "drafts": [(draft["position"], draft["tokens"]) for draft in drafts],
+        "drafts": [(draft["position"], draft["tokens"]) for draft in step.get("drafts", {}).values()],
     }
 
 
-def order(name):
-    request, _, nth = name[1:].partition(".")
-    return int(request), int(nth or 0)
-
-
-ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([PLAIN, SAMPLES]))
+ADD = st.tuples(st.just("add"), st.sampled_from(PROMPTS), st.integers(1, 14), st.sampled_from([{}, SAMPLES]))
 STEP = st.tuples(st.just("step"))
 ABORT = st.tuples(st.just("abort"), st.integers(0, 9))
 
@@ -120,15 +99,9 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
         verbose=False,
     )
     llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
-    states, plans, live = [], [], []
+    states, plans, live = [state_of(llm)], [{}], []
     with Recorder(llm) as recorder, Recorder(llm, words=False) as without_words:
-        states.append(state_of(llm))
-
-        def look():
-            states.append(state_of(llm))
-            plans.append(plan_of(llm))
-
-        stop = llm.on_step(look)
+        stop = llm.on_step(lambda: (states.append(state_of(llm)), plans.append(plan_of(llm))))
         for verb, *arguments in actions:
             if verb == "add":
                 prompt, most, options = arguments
@@ -143,20 +116,18 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     recording = json.loads(json.dumps(recorder.recording))  # as a file has it
     replay = Replay(recording)
     assert len(replay) == len(states)
-    for step, expected in enumerate(states):
-        assert replayed_state(replay.seek(step)) == expected, step
-        if step:
-            assert recorded_plan(replay.now) == plans[step - 1], step
+    for step, (state, plan) in enumerate(zip(states, plans, strict=True)):
+        assert replayed_state(replay.seek(step)) == state, step
+        assert not step or recorded_plan(replay.now) == plan, step
+    lengths = {name: each.length for name, each in replay.sequences.items()}
+    silent = Replay(without_words.recording).seek(len(states) - 1).sequences
+    assert {name: each.length for name, each in silent.items()} == lengths
     assert replayed_state(replay.seek(0)) == states[0], "it can go back"
     assert [len(moment) for moment in moments(recording)] == [len(replay.seek(i).sequences) for i in range(len(replay))]
     run = run_of(recording)
     assert run.summary() == run_of(without_words.recording).summary()
-    silent = Replay(without_words.recording).seek(len(states) - 1).sequences
-    assert {name: each.length for name, each in silent.items()} == {
-        name: each.length for name, each in replay.seek(len(states) - 1).sequences.items()
-    }
-    computed = sum(stop - start for plan in plans for start, stop in plan["computed"].values())
-    assert (run.steps, run.summary().computed) == (len(plans), computed), "the rows have all that the plans computed"
+    computed = sum(stop - start for plan in plans[1:] for start, stop in plan["computed"].values())
+    assert (run.steps, run.summary().computed) == (len(plans) - 1, computed), "the rows have all that plans computed"
     looks = [text["look"] for step in recording["steps"] for text in step.get("texts", {}).values() if "look" in text]
     assert looks == list(range(len(looks))), "each sequence is new once"
 
@@ -211,17 +182,14 @@ def test_a_recording_goes_on_after_a_step_that_failed(tiny):
     with Recorder(llm, chances=2) as recorder:
         llm.generate(PROMPTS[0], exactly(3))
         failed = llm.add(PROMPTS[0], exactly(3))
+        llm.forward = raising_at(1, llm.forward)
         llm.step()
-        forward = llm.forward
-        llm.forward = lambda *_: 1 // 0
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(Fault):
             llm.step()
-        llm.forward = forward
-        expected = output_of(llm, PROMPTS[1], exactly(3))
+        llm.generate(PROMPTS[1], exactly(3))
     replay = Replay(recorder.recording).seek(len(recorder.recording["steps"]) - 1)
     ended, later = (replay.sequences[f"r{request}"] for request in (failed, failed + 1))
     assert (ended.state, ended.blocks, later.state) == ("error", [], "length")
-    assert len(expected.token_ids) == 3
     assert not any(replay.counts), "blocks of the step that failed are free"
     assert {b for b in range(32) if llm.pool.keeps(b)} == set(replay.kept)
 
@@ -236,17 +204,11 @@ def test_a_callback_that_fails_is_a_warning_and_changes_nothing(tiny):
     assert output_of(llm, PROMPTS[0], exactly(3)).text == plain
 
 
-@pytest.mark.parametrize("other", [None, {}, {"format": 1, "steps": [{"step": 0}]}, {"format": 2, "steps": []}])
-def test_a_recording_of_another_format_is_refused_in_one_line(other):
-    with refused(r"^this is no recording of format 2"):
-        Replay(other)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b'{"format": 1}'])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b"null", b"{}", b'{"format": 2, "steps": []}'])
 def test_a_file_that_is_no_recording_is_refused_in_one_line(content, tmp_path):
     (file := tmp_path / "recording.json").write_bytes(content)
     with refused("is no recording[^\n]+$"):
-        load_recording(file)
+        Replay(load_recording(file))
 
 
 def test_the_page_of_the_format_describes_each_field(tiny):
