@@ -15,7 +15,7 @@ from pagedlab import SamplingParams
 from pagedlab.recipes.penalties import Penalties
 from pagedlab_fast.shapes import TOKENS
 from support.drafters import Recalls
-from support.engines import breaking_at, exactly, ids_of, texts_of
+from support.engines import breaking_at, exactly, ids_of
 from support.engines import engine as poisoned
 
 pytestmark = [
@@ -42,23 +42,22 @@ def eager_engine(model, **options):
     return engine(model, cuda_graphs=False, fused=False, attention_backend="torch", **options)
 
 
-def edges(buckets):
-    """Each of these numbers, the one below and the one above."""
-    return sorted({bucket + beside for bucket in buckets for beside in (-1, 0, 1)} - {0})
-
-
 def texts(llm, n):
-    done = texts_of(llm.generate(PROMPTS[:n], PARAMS[:n]))
+    outputs = [c.outputs[0] for c in llm.generate(PROMPTS[:n], PARAMS[:n])]
     assert llm.pool.num_used == 0
-    return done
+    return [(o.token_ids, o.finish_reason) for o in outputs]
 
 
 def test_graphs_and_fused_layers_at_every_bucket_edge(model):
-    expected = texts(eager_engine(model), MAX_TEXTS)
+    eager = eager_engine(model)
+    expected = texts(eager, MAX_TEXTS)
     graphs, both = engine(model, cuda_graphs=True, fused=False), engine(model)
     assert both.forward != both.model.forward
     both.warm_up()
-    for n in edges(both.runner.decoder.shapes.decode_rows):
+    edges = sorted(
+        {n for bucket in both.runner.decoder.shapes.decode_rows for n in (bucket - 1, bucket, bucket + 1)} - {0}
+    )
+    for n in edges:
         if n <= MAX_TEXTS:
             for llm in (graphs, both):
                 assert texts(llm, n) == expected[:n], (n, llm is both)
@@ -80,14 +79,18 @@ def test_texts_whose_logits_are_not_finite_end_alone(model, asked):
     """In graphs, in the second round, and where the host samples."""
     params = exactly(40, **asked)
     answers = ids_of(engine(model).generate(PROMPTS[:45], params))
-    token, expected = answers[7][5], []
-    for prompt, answer in zip(PROMPTS[:45], answers, strict=True):
-        end = 0 if token in prompt else answer.index(token) + 1 if token in answer[:-1] else 40
-        expected.append([(answer[:end], "length" if end == 40 else "error")])
-    assert {reason for [(_, reason)] in expected} == {"length", "error"}
+    token = answers[7][5]
+    ends = [answer.index(token) + 1 if token in answer[:-1] else 40 for answer in answers]
     llm = engine(breaking_at(model, token))
     for _ in range(2):
-        assert texts_of(llm.generate(PROMPTS[:45], params)) == expected
+        done = [completion.outputs[0] for completion in llm.generate(PROMPTS[:45], params)]
+        for output, prompt, answer, end in zip(done, PROMPTS, answers, ends, strict=False):
+            if token not in prompt:
+                assert output.token_ids == answer[:end]
+                assert output.finish_reason == ("length" if end == 40 else "error")
+            else:
+                assert (output.token_ids, output.finish_reason) == ([], "error")
+    assert {output.finish_reason for output in done} == {"length", "error"}
 
 
 def test_prompts_in_graphs_at_every_bucket_edge(model):
@@ -99,44 +102,51 @@ def test_prompts_in_graphs_at_every_bucket_edge(model):
     captured = {shape.tokens for shape in decoder.runner.graphs if shape.is_sampled}
     assert captured == {None, *decoder.shapes.tokens}
     params = exactly(6, temperature=0.8, seed=1)
-    for tokens in edges(decoder.shapes.tokens):
-        lengths = [*[400] * ((tokens - 3) // 400), (tokens - 3) % 400 + 1]  # and the two
-        prompts = [[(17 * i + j * j + tokens) % 4000 for j in range(n)] for i, n in enumerate(lengths)]
-        got = []
-        for llm in (eager, fast):
-            llm.prefix_cache.clear()
-            ids = [llm.add([5, 6, 7 + i], exactly(30)) for i in range(2)]
-            done = {c.request_id: c for _ in range(2) for c in llm.step()}
-            ids += [llm.add(prompt, params) for prompt in prompts]
-            while llm.num_unfinished:
-                done |= {c.request_id: c for c in llm.step()}
-            got.append(ids_of([done[i] for i in ids]))
-            assert llm.pool.num_used == 0
-        assert got[0] == got[1], tokens
+    for edge in decoder.shapes.tokens:
+        for tokens in (edge - 1, edge, edge + 1):
+            for llm in (eager, fast):
+                llm.prefix_cache.clear()
+            lengths = [*[400] * ((tokens - 3) // 400), (tokens - 3) % 400 + 1]  # and the two
+            assert sum(lengths) + 2 == tokens
+            prompts = [[(17 * i + j * j + tokens) % 4000 for j in range(n)] for i, n in enumerate(lengths)]
+            got = []
+            for llm in (eager, fast):
+                first = [llm.add([5, 6, 7 + i], exactly(30)) for i in range(2)]
+                done = {c.request_id: c for _ in range(2) for c in llm.step()}
+                ids = first + [llm.add(prompt, params) for prompt in prompts]
+                while llm.num_unfinished:
+                    done |= {c.request_id: c for c in llm.step()}
+                got.append([done[i].outputs[0].token_ids for i in ids])
+                assert llm.pool.num_used == 0
+            assert got[0] == got[1], tokens
 
 
 @pytest.mark.parametrize("texts", [1, 9])
 def test_drafts_in_graphs_at_every_bucket_edge(model, texts):
     """Some drafted tokens are wrong; the texts are those of eager steps without drafts."""
     new, prompts = 40, PROMPTS[10 : 10 + texts]
+    eager = eager_engine(model)
     params = exactly(new)
-    expected = ids_of(eager_engine(model).generate(prompts, params))
+    expected = ids_of(eager.generate(prompts, params))
     known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
-    for tokens in edges(TOKENS[:3]):
-        drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
-        if not 0 < drafter.k < new - 1:
-            continue
-        llm = engine(model, 256, max_sequences=texts, drafter=drafter)
-        for _ in range(3):  # eager, captured, replayed
-            assert ids_of(llm.generate(prompts, params)) == expected, tokens
-        assert any(not shape.is_sampled for shape in llm.runner.decoder.runner.graphs)
-        assert llm.stats.accepted_tokens > 0
+    for edge in TOKENS[:3]:
+        for tokens in (edge - 1, edge, edge + 1):
+            drafter = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(tokens))
+            if not 0 < drafter.k < new - 1:
+                continue
+            llm = engine(model, 256, max_sequences=texts, drafter=drafter)
+            for _ in range(3):  # eager, captured, replayed
+                assert ids_of(llm.generate(prompts, params)) == expected, tokens
+            assert any(not shape.is_sampled for shape in llm.runner.decoder.runner.graphs)
+            assert llm.stats.accepted_tokens > 0
 
 
 def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
     params = [SamplingParams(max_tokens=3 + i % 5, min_p=0.1, temperature=0.5, seed=i) for i in range(MAX_TEXTS)]
-    expected, graphs = ids_of(eager_engine(model).generate(PROMPTS, params)), engine(model)
-    for n in edges((1, 4, 16, 64, 256)):
+    eager, graphs = eager_engine(model), engine(model)
+    expected = ids_of(eager.generate(PROMPTS, params))
+    edges = {n for bucket in (1, 4, 16, 64, 256) for n in (bucket - 1, bucket, bucket + 1)}
+    for n in sorted(edges - {0}):
         for _ in range(3):
             assert ids_of(graphs.generate(PROMPTS[:n], params[:n])) == expected[:n], n
     assert not any(shape.is_sampled for shape in graphs.runner.decoder.runner.graphs)
@@ -146,5 +156,6 @@ def test_graphs_with_too_few_blocks(model):
     params = [exactly(3 + 7 * i % 60) for i in range(64)]
     expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
     llm = engine(model, 14)
-    assert ids_of(llm.generate(PROMPTS[:64], params)) == ids_of(expected)
+    got = llm.generate(PROMPTS[:64], params)
+    assert ids_of(got) == ids_of(expected)
     assert llm.stats.preemptions > 0
