@@ -270,6 +270,12 @@ class LLM:
         it, the next call drops all requests: their outputs end with the reason "error", and the
         next step returns them, too.
         """
+        completions = self._step()
+        dropped, self._dropped = self._dropped, []
+        return dropped + completions
+
+    def _step(self) -> list[Completion]:
+        """Run one step, as `generate` and `stream` do. Who calls `step` hears what was dropped."""
         began = time.perf_counter()
         with self.whole():
             completions = self.advance()
@@ -278,8 +284,7 @@ class LLM:
             self.catch_up()
         if completions:
             self._step_callbacks.call()
-        dropped, self._dropped = self._dropped, []
-        return dropped + completions
+        return completions
 
     def advance(self) -> list[Completion]:
         """Plan, compute and sample, and return the completions of the requests that it computed."""
@@ -570,7 +575,7 @@ class LLM:
             self.soon(start)
             for completion in completions:
                 while not completion.finished:
-                    self.step()
+                    self._step()
                 _raise_if_dropped(completion)
         finally:
             for completion in completions:
@@ -611,7 +616,7 @@ class LLM:
             finished = False
             while not finished:
                 if not completion.finished:  # steps of others may have finished it
-                    self.step()
+                    self._step()
                 finished = completion.finished
                 if piece := detokenizer.take(finished):
                     yield piece
