@@ -48,7 +48,7 @@ WORDS = {
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {
-        "Run the folded cell, then press play or click a station.": "Press ▶ or click a station."
+        "Run the folded cell and move `steps` and `ahead`.": "Move `steps` and `ahead`."
     },
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {

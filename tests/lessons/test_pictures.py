@@ -3,6 +3,7 @@
 import io
 import random
 import re
+from itertools import islice, pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -10,23 +11,22 @@ import resvg_py
 from pagedlab_lessons.broken import NeverCopies
 from pagedlab_lessons.colors import Look
 from pagedlab_lessons.drawing import Table, shape, svg
-from pagedlab_lessons.journey import STATIONS, draw_journey, journey_of
 from pagedlab_lessons.memory import Contiguous, FirstFit
 from pagedlab_lessons.pictures.n01 import taken_places
 from pagedlab_lessons.pictures.n02 import position_to_slot
 from pagedlab_lessons.pictures.n03 import two_stories
 from pagedlab_lessons.pictures.n04 import Tried, beam_tree, draw_step, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
+from pagedlab_lessons.pictures.n10 import draw_windows, windows_of
 from pagedlab_lessons.pictures.n11 import Frame, draw_cut, draw_pipeline, draw_pools, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
 from PIL import Image
 
-from pagedlab import LLM
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from pagedlab.recipes.trace import record
-from support.engines import exactly, output_of
+from support.engines import exactly
 
 
 def said(picture):
@@ -114,28 +114,22 @@ def test_two_prompts_share_what_the_cache_shares(seed):
     assert f"{found} of them are found in the first" in picture
 
 
-@pytest.mark.parametrize("tokens", [1, 6])
-def test_a_request_is_followed_through_every_station(tiny, tokens):
-    llm = LLM(tiny, block_size=4, num_blocks=24, verbose=False)
-    begin = "Once upon a time, there was a fox who"
-    params = exactly(tokens, temperature=0.8, seed=3)
-    plain = output_of(llm, f"{begin} wanted to", params).text
-    recording = record(llm, [f"{begin} wanted to"], [params], ids=True, chances=3)
-    run = journey_of(recording, "r1")
-    stations = [moment.station for moment in run.values()]
-    turn = ["schedule", "batch", "forward", "sample", "append"]
-    assert stations == ["arrive", "admit", "match", *tokens * turn, "free"]
-    assert [*run.values()][-1].answer == plain.strip()
-    first, *later = ("\n".join(moment.lines) for moment in run.values() if moment.station == "schedule")
-    assert re.fullmatch(r"its tokens 8-11\nnew: block (\d+)\nslots \d+-\d+\nof block \1 in its table", first)
-    for lines in later:  # a token each
-        assert re.fullmatch(r"its token \d+\n.*\nslot \d+\nof block \d+ in its table", lines)
-    for name, moment in run.items():
-        drawn = draw_journey(run, name, 4)
-        assert sum(text.endswith("takes the request there.") for text in said(drawn)) == len(STATIONS)
-        assert (drawn.count(">host</text>"), drawn.count(">GPU</text>")) == (7, 2)
-        assert [n for n, whose in enumerate(moment.memory) if whose == "ours"] == sorted(moment.table)
-        assert re.findall(">(host|GPU)</text>", drawn.narrow) == [STATIONS[moment.station].runs_on]
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("steps", [1, 4, 16])
+def test_windows_keep_host_and_gpu_in_order(steps, ahead):
+    windows = [*islice(windows_of(steps, 4, 1.5, ahead), 12)]
+    host = sorted(span for window in windows for span in (window.planned, window.collected))
+    for spans in (host, [window.computed for window in windows]):
+        assert all(first.end <= second.begin for first, second in pairwise(spans))
+    for window in windows:
+        assert window.planned.end <= window.computed.begin
+        assert window.computed.end - window.computed.begin == 1.5 * steps
+        assert window.collected.begin >= window.computed.end
+    for first, second in pairwise(windows):
+        assert (second.planned.end <= first.collected.begin) == ahead
+    drawn = draw_windows(steps, ahead, 4, 1.5)
+    answers = next(window for window in windows if window.planned.begin >= 20)
+    assert f"has its first token {answers.collected.end - 20:.0f} ms later" in drawn
 
 
 def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):

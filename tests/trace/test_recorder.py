@@ -150,20 +150,6 @@ def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
     assert Replay(recording).seek(1).sequences["r0"].blocks == []
 
 
-def test_ids_and_chances_are_noted_for_whoever_asks(tiny):
-    """The sampled token is the first, then the likeliest of the model's own."""
-    llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
-    recording = record(llm, [PROMPTS[1]], [exactly(6, temperature=0.8, seed=3)], ids=True, chances=3)
-    last = Replay(recording).seek(len(recording["steps"]) - 1).sequences["r0"]
-    assert llm.decode(last.ids) == "".join(last.words)
-    rows = [step["likely"]["r0"] for step in recording["steps"][1:]]
-    assert [row["tokens"][0][0] for row in rows] == last.ids[last.prompt :]
-    for row in rows:
-        first, second, third = (chance for _, _, chance in row["tokens"])
-        assert 1 > second >= third > 0
-        assert (row["of"], first + second + third <= 1.0001) == (tiny.vocab_size, True)
-
-
 def test_a_recorder_takes_an_engine_and_a_function_and_a_closed_one_watches_nothing(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
     with refused("^on_step must be a function without arguments, got 5$"):
@@ -179,7 +165,7 @@ def test_a_recorder_takes_an_engine_and_a_function_and_a_closed_one_watches_noth
 def test_a_recording_goes_on_after_a_step_that_failed(tiny):
     """Its requests end with an error, their blocks are free, and nothing of the cache is left."""
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
-    with Recorder(llm, chances=2) as recorder:
+    with Recorder(llm) as recorder:
         llm.generate(PROMPTS[0], exactly(3))
         failed = llm.add(PROMPTS[0], exactly(3))
         llm.forward = raising_at(1, llm.forward)
@@ -217,13 +203,13 @@ def test_the_page_of_the_format_describes_each_field(tiny):
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     llm = SpeculativeLLM(tiny, num_blocks=16, block_size=4, verbose=False)
     free = {"free": lambda: llm.pool.num_free}
-    first = record(llm, PROMPTS[:3], [exactly(9)] * 3, ids=True, chances=2, readings=free)
+    first = record(llm, PROMPTS[:3], [exactly(9)] * 3, readings=free)
     assert all(step["readings"]["free"] == 16 - step["used"] for step in first["steps"][1:])
     second = record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False)
     steps = [*first["steps"], *second["steps"]]
     texts = [text for step in steps for text in step.get("texts", {}).values()]
     fields = {field for each in (first, *steps, *texts) for field in each}
-    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "likely", "length", "ids"}
+    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "length"}
     assert fields <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 

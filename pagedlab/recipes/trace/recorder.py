@@ -25,9 +25,6 @@ class Recorder(ExitStack):
         llm: an `LLM`, or an engine with these attributes of it: `model.name`, `pool`, `scheduler`,
             `plan`, `decode`, `on_step` and `on_forward`.
         words: note the text of each token, and not only the blocks.
-        ids: note the token ids.
-        chances: of each sampled token, note this many: itself and the likeliest others. Steps that
-            run ahead of the host have none.
         readings: functions whose values are noted after each step, by name: numbers, None, or lists
             of them in lists.
         drawn: blocks whose changes are noted one by one, at most.
@@ -43,8 +40,6 @@ class Recorder(ExitStack):
         llm: Any,
         *,
         words: bool = True,
-        ids: bool = False,
-        chances: int = 0,
         readings: Mapping[str, Reading] | None = None,
         drawn: int = MAX_BLOCKS,
         most: int | None = None,
@@ -71,8 +66,8 @@ class Recorder(ExitStack):
         self._most = most
         self._after_step = on_step
         self._pool_log = PoolLog(llm, drawn)
-        self._sequence_log = SequenceLog(llm, words, ids)
-        self._step_log = StepLog(llm, words, chances)
+        self._sequence_log = SequenceLog(llm, words)
+        self._step_log = StepLog(llm, words)
         self.update()
         self._pool_log.listen(self)
         self._step_log.listen(self)

@@ -9,7 +9,7 @@ from typing import Any
 from pagedlab.arguments import integer
 from pagedlab.recipes.trace.format import QUEUES, check_format
 
-LISTS = ("blocks", "words", "ids")  # of a sequence: a change is [n, items], after the first n
+LISTS = ("blocks", "words")  # of a sequence: a change is [n, items], after the first n
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class SequenceState:
         length: how many tokens it has; the last one need not be in the table.
         blocks: the block ids of its table.
         words: the text of each token that it has, if they were recorded.
-        ids: its token ids, if they were recorded.
     """
 
     look: int = 0
@@ -34,7 +33,6 @@ class SequenceState:
     length: int = 0
     blocks: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
 
     @property
     def is_unfinished(self) -> bool:

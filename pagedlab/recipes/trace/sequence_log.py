@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from pagedlab.recipes.trace.replay import SequenceState, num_equal
+from pagedlab.recipes.trace.replay import SequenceState
 from pagedlab.recipes.trace.words import pieces
 from pagedlab.scheduler import Sequence
 
@@ -16,13 +16,11 @@ class SequenceLog:
     Args:
         llm: as for `Recorder`.
         words: whether the text of each token is noted.
-        ids: whether the token ids are.
     """
 
-    def __init__(self, llm: Any, words: bool, ids: bool) -> None:
+    def __init__(self, llm: Any, words: bool) -> None:
         self._llm = llm
         self._words = words
-        self._ids = ids
         self._looks = count()
         self._plan = llm.plan  # the one whose chunks were looked at
         self._recorded: dict[Sequence, SequenceState] = {}  # of those that have not ended
@@ -43,8 +41,6 @@ class SequenceLog:
             state = sequence.finish_reason or states.get(sequence, "abort")
             after = self._state_of(sequence, state, before)
             change = after.since(before) if before else after.whole()
-            if not self._ids:
-                change.pop("ids", None)
             if change:
                 changes[sequence.name] = change
             if after.is_unfinished:
@@ -62,12 +58,9 @@ class SequenceLog:
         """The present state of a sequence. Only new words are decoded."""
         known = before or SequenceState(look=next(self._looks))
         ids = sequence.token_ids
-        words: list[str] = []
-        if self._words:
-            keep = num_equal(known.ids, ids)
-            words = known.words[:keep]
-            if keep < len(ids):
-                words += pieces(self._llm.decode, ids, keep)
+        words = known.words
+        if self._words and len(words) < len(ids):
+            words = words + pieces(self._llm.decode, ids, len(words))
         return SequenceState(
             look=known.look,
             prompt=sequence.num_prompt_tokens,
@@ -76,5 +69,4 @@ class SequenceLog:
             length=len(ids),
             blocks=list(sequence.table.block_ids),
             words=words,
-            ids=ids[:] if self._words or self._ids else [],
         )

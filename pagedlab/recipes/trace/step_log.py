@@ -17,17 +17,14 @@ class StepLog:
     Args:
         llm: as for `Recorder`.
         words: whether the text of drafted tokens is noted.
-        chances: likeliest tokens that are noted of each sampled one.
     """
 
-    def __init__(self, llm: Any, words: bool, chances: int) -> None:
+    def __init__(self, llm: Any, words: bool) -> None:
         self._llm = llm
         self._words = words
-        self._chances = chances
-        # What is only known while a step runs, before its tokens are sampled:
+        # What is only known while a step runs:
         self._plan: Plan | None = None
         self._tables: dict[Sequence, list[int]] = {}
-        self._likely: dict[Sequence, Any] = {}  # the distribution of its next token
 
     def listen(self, stack: ExitStack) -> None:
         """Follow the engine's forward passes until the `ExitStack` is closed."""
@@ -50,16 +47,11 @@ class StepLog:
                 for sequence, block_ids in self._tables.items()
                 if block_ids != sequence.table.block_ids
             }
-            fields["likely"] = self._sampled()
         return {name: value for name, value in fields.items() if value}
 
-    def _on_forward(self, plan: Plan, logits: Any) -> None:
+    def _on_forward(self, plan: Plan, _logits: Any) -> None:
         self._plan = plan
         self._tables = {c.sequence: list(c.sequence.table.block_ids) for c in plan.chunks}
-        if self._chances:
-            from pagedlab.recipes.trace.chances import distributions  # needs torch
-
-            self._likely = distributions(plan, logits)
 
     def _draft(self, chunk: Chunk) -> dict[str, Any]:
         """A draft that the step checked."""
@@ -74,18 +66,3 @@ class StepLog:
         if self._words:
             noted["words"] = pieces(self._llm.decode, known[:position] + drafted, position)
         return noted
-
-    def _sampled(self) -> dict[str, Any]:
-        """The sampled token and the likeliest others, by the sequence's name."""
-        sampled = {}
-        for sequence, (position, distribution) in self._likely.items():
-            token_ids = sequence.token_ids[position : position + 1]
-            if not token_ids:  # its logits were not finite
-                continue
-            token_ids += distribution.topk(self._chances).indices.tolist()
-            tokens = []
-            for token_id in list(dict.fromkeys(token_ids))[: self._chances]:
-                chance = round(distribution[token_id].item(), 6)
-                tokens.append([token_id, self._llm.decode([token_id]), chance])
-            sampled[sequence.name] = {"of": len(distribution), "tokens": tokens}
-        return sampled
