@@ -137,6 +137,7 @@ class _Lanes:
         for number, window in enumerate(self.windows, 1):
             if window.planned.begin < SHOWN:
                 parts.append(self._window(number, window, lanes))
+        parts.append(self._request(lanes[2]))
         bottom = lanes[-1].y + height + 15
         for ms in range(0, SHOWN, 10):
             parts.append(label(first.corner(ms)[0], bottom, f"{ms}", 11, SOFT))
@@ -145,8 +146,8 @@ class _Lanes:
         return Drawn([*parts, label(left, bottom, words, 11, SOFT)], bottom + 10)
 
     def _window(self, number: int, window: Window, lanes: Sequence[Strip]) -> str:
-        """A window on the host and on the GPU, and the new request if this one answers it."""
-        host, gpu, request = lanes
+        """A window on the host and on the GPU."""
+        host, gpu, _ = lanes
         begin, end = window.computed
         step_ms = (end - begin) / self.steps
         drawn = _bars([window.planned], PLANS, host)
@@ -157,11 +158,20 @@ class _Lanes:
             x, y = gpu.corner(begin)
             ink = ink_on(GREEN)
             drawn.append(label(x + 2, y + gpu.height / 2 + 4, str(number), 11, ink, look=BOLD))
-        if window is self.answers:
-            drawn += _bars([Span(ARRIVES, begin)], QUEUES, request)
-            drawn += _bars([Span(begin, begin + step_ms)], COMPUTES, request)
-            drawn += _bars([Span(begin + step_ms, window.collected.end)], QUEUES, request)
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
+        return linked([f"w{number}"], said, *drawn)
+
+    def _request(self, lane: Strip) -> str:
+        """The new request: it waits for its window, and its token waits for the window's end."""
+        window = self.answers
+        begin, end = window.computed
+        step = Span(begin, begin + (end - begin) / self.steps)
+        drawn = _bars([Span(ARRIVES, begin), Span(step.end, window.collected.end)], QUEUES, lane)
+        drawn += _bars([step], COMPUTES, lane)
+        number = self.windows.index(window) + 1
+        said = (
+            f"It waits for window {number}. Its token is collected with all others of the window."
+        )
         return linked([f"w{number}"], said, *drawn)
 
 
