@@ -42,7 +42,7 @@ from pagedlab_lessons.colors import (
 from pagedlab_lessons.figure_words import described
 
 if TYPE_CHECKING:
-    from pagedlab_lessons.tracer import Trace
+    from pagedlab_lessons.kernels07.puzzles import Loads
 
 STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
@@ -148,31 +148,33 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
 
 
-def draw_tiles(ax: Axes, trace: Trace) -> None:
+def draw_tiles(ax: Axes, loads: Loads) -> None:
     """New tokens (down) over key positions: a colour a program, solid what its queries see, pale
     what is masked.
     """
-    batch = trace.batch
-    ends = np.cumsum(batch.queries)
-    last = np.concatenate(
-        [np.arange(n - new, n) for n, new in zip(batch.lengths, batch.queries, strict=True)]
-    )
-    picture = np.zeros((len(last), max(batch.lengths), 4))
-    programs = [
-        program
-        for program in sorted(trace.queries, reverse=True)
-        if program[0] % batch.kv_heads == 0
-    ]
-    for number, program in enumerate(programs):
-        rows, keys = trace.queries[program], trace.keys[program]
+    q, k_cache, _, tables, seq_lens, starts = (x.numpy() for x in loads.given.values())
+    size, kv_heads, _ = k_cache[0].shape
+    position = np.zeros(len(k_cache) * size, int)  # of the token in each slot
+    for table, length in zip(tables, seq_lens, strict=True):
+        at = np.arange(length)
+        position[table[at // size] * size + at % size] = at
+    pairs = [*zip(seq_lens, np.diff(starts), strict=True)]
+    last = np.concatenate([np.arange(length - new, length) for length, new in pairs])
+    picture = np.zeros((len(last), max(seq_lens), 4))
+    queries = {load.program: np.unique(load.elements // q[0].size) for load in loads.of["q"]}
+    programs = sorted(queries, reverse=True)
+    for load in loads.of["k_cache"]:
+        if load.program[0] % kv_heads:
+            continue
+        rows, keys = queries[load.program], position[np.unique(load.elements // k_cache[0, 0].size)]
         cells = np.ix_(rows, keys)
-        picture[cells] = to_rgba(sequence_color(number))
+        picture[cells] = to_rgba(sequence_color(programs.index(load.program) // kv_heads))
         picture[..., 3][cells] = np.where(keys <= last[rows, None], 1, 0.3)
     ax.imshow(picture, aspect="auto", interpolation="nearest")
     width = picture.shape[1]
-    ax.hlines(ends[:-1] - 0.5, -0.5, width - 0.5, color=NEUTRAL, linewidth=0.8)
-    for b, (end, new) in enumerate(zip(ends, batch.queries, strict=True)):
-        ax.text(width, end - (new + 1) / 2, f"sequence {b}", fontsize=7, va="center")
+    ax.hlines(starts[1:-1] - 0.5, -0.5, width - 0.5, color=NEUTRAL, linewidth=0.8)
+    for b, (_, new) in enumerate(pairs):
+        ax.text(width, starts[b] + (new - 1) / 2, f"sequence {b}", fontsize=7, va="center")
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 
 
