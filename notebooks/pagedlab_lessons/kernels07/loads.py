@@ -390,7 +390,7 @@ def _cells(name: str, x: torch.Tensor, accesses: Sequence[Access], step: int) ->
     return Cells(x, accesses, step, rows=is_whole, axis=2 if name == "split" else 0)
 
 
-def _draw_loads(name: str, loads: Loads, step: int) -> Drawing:
+def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
     """Draw a puzzle's tensors, and what a kernel loads of them in its first steps.
 
     As long as nothing is loaded, a smaller case is drawn solved.
@@ -435,7 +435,8 @@ def _show_loads(name: str, answer: Any) -> Explorer:
     number = 1 + list(SHOWN).index(name)
     verb = "load" if isinstance(answer, dict) else "loads"
     caption = f"What {_called(answer)} {verb} in the example of puzzle {number}"
-    return explore(partial(_draw_loads, name, loads), caption, step=(range(1, steps + 1), steps))
+    controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+    return explore(partial(_draw_loads, name, loads), caption, **controls)
 
 
 def _called(answer: Any) -> str:
