@@ -28,7 +28,6 @@ except ModuleNotFoundError:
     raise
 from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from pagedlab_lessons.colors import (
@@ -135,24 +134,19 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
     """
     q, k_cache, _, _, lengths, starts = (x.numpy() for x in loads.given.values())
     last = np.repeat(lengths - starts[1:], np.diff(starts)) + np.arange(len(q))
-    queries, keys = (
-        _rows_loaded(loads.of["q"], q[0].size),
-        _rows_loaded(loads.of["k_cache"], k_cache[0, 0].size),
-    )
-    kv_heads = k_cache.shape[2]
-    picture = np.zeros((len(q), max(lengths), 4))
-    for program in queries:
-        if program[0] % kv_heads == 0:
-            # a program loads the keys of a sequence from the first one on
-            cells = np.ix_(list(queries[program]), range(len(keys[program])))
-            picture[cells] = to_rgba(sequence_color((max(queries)[0] - program[0]) // kv_heads))
-    positions = np.arange(picture.shape[1])
-    picture[..., 3] *= np.where(positions <= last[:, None], 1, 0.3)
-    ax.imshow(picture, aspect="auto", interpolation="nearest")
-    width = picture.shape[1]
-    ax.hlines(starts[1:-1] - 0.5, -0.5, width - 0.5, color=NEUTRAL, linewidth=0.8)
+    queries = _rows_loaded(loads.of["q"], q[0].size)
+    keys = _rows_loaded(loads.of["k_cache"], k_cache[0, 0].size)
+    of_first_head = [program for program in queries if program[0] % k_cache.shape[2] == 0]
+    for number, program in enumerate(sorted(of_first_head, reverse=True)):
+        rows = [*queries[program]]
+        look: dict[str, Any] = {"height": 1, "color": sequence_color(number), "linewidth": 0}
+        # it loads the keys of its sequence from the first one on
+        ax.barh(rows, len(keys[program]), alpha=0.3, **look)
+        ax.barh(rows, last[rows] + 1, **look)
+    ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):
-        ax.text(width, y, f"sequence {b}", fontsize=7, va="center")
+        ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=7, va="center")
+    ax.set(xlim=(0, max(lengths)), ylim=(len(q) - 0.5, -0.5))
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 
 
