@@ -35,7 +35,6 @@ from pagedlab_lessons.colors import (
     NEUTRAL,
     SEQUENCE_COLORS,
     Look,
-    ink_on,
     sequence_color,
     sequence_hatch,
 )
@@ -226,9 +225,8 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
             span.label if width > 0.02 * end * len(span.label) else ""
             for width, (_, span) in zip(widths, of_kind, strict=True)
         ]
-        ground = {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 1.5}
-        ink = ink_on(look["facecolor"])
-        ax.bar_label(bars, said, label_type="center", fontsize="small", color=ink, bbox=ground)
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        ax.bar_label(bars, said, label_type="center", fontsize="small", color="black", bbox=ground)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(looks))
