@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from attention_methods import METHODS, Case, Inputs, Run, cases, reference
 from common import command_line, machine, versions
-from pagedlab_lessons import ladder
+from pagedlab_lessons.kernels07 import ladder
 from triton.testing import do_bench, do_bench_cudagraph
 
 

@@ -6,11 +6,7 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     simulation      the allocators on one trace of requests                  01
     traces          lengths of requests                                      01, 02, 05, 09
     broken          pools and tables with one planted bug each               02, 03
-    puzzles         seven of eight puzzles                                   07
-    fence           watches the loads and stores of a kernel                 07
-    workshop        pictures of the kernels                                  07
-    ladder          the road to the kernel in seven rungs                    07
-    tracer          which slots each program loads                           07
+    kernels07       puzzles, the ladder of kernels, pictures of their loads  07
     timeline        what each request did in every step                      09
     watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
@@ -21,7 +17,6 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     colors          the palette of figures and widgets
     replay          a prefix cache without a model                           05
     progress        progress bars                                            04, 06, 08, 10, 12, 13
-    without_triton  lets 07 run to its end without Triton                    07
     show            shows the package's source                               03, 05-13
     machine         says what this machine can do                            00
     readers_code    limits a reader's code, and explains its errors

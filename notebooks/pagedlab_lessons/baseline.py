@@ -50,25 +50,20 @@ def generate_baseline(
 
         for batch in batches:
             width = max(map(len, batch))
-            ids = torch.tensor([[0] * (width - len(p)) + p for p in batch], device=model.device)
-            mask = torch.tensor(
-                [[0] * (width - len(p)) + [1] * len(p) for p in batch], device=model.device
-            )
-            options = {
-                "attention_mask": mask,
-                "max_new_tokens": max_tokens,
-                "eos_token_id": eos or None,
+            ids = [[0] * (width - len(prompt)) + prompt for prompt in batch]
+            mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch]
+            out = module.generate(
+                torch.tensor(ids, device=model.device),
+                attention_mask=torch.tensor(mask, device=model.device),
+                max_new_tokens=max_tokens,
+                eos_token_id=eos or None,
+                pad_token_id=0,
+                return_dict_in_generate=True,
+                stopping_criteria=[written],
                 **PLAIN,
-            }
-            options |= {
-                "pad_token_id": 0,
-                "return_dict_in_generate": True,
-                "stopping_criteria": [written],
-            }
-            out = module.generate(ids, **options)
-            cache_bytes = max(
-                cache_bytes, sum(2 * layer.keys.nbytes for layer in out.past_key_values.layers)
             )
+            layers = out.past_key_values.layers
+            cache_bytes = max(cache_bytes, sum(2 * layer.keys.nbytes for layer in layers))
             for answer in out.sequences[:, width:].tolist():
                 # padding follows
                 end = next((i for i, token in enumerate(answer, 1) if token in eos), None)

@@ -100,20 +100,6 @@ def sequence_color(index: int) -> str:
     return SEQUENCE_COLORS[index % len(SEQUENCE_COLORS)]
 
 
-def ink_on(color: str) -> str:
-    """Return the colour of text, black or white, that has more contrast on a filled shape.
-
-    Args:
-        color: of the shape, as "#RRGGBB".
-    """
-    luminance = 0.0
-    for start, weight in ((1, 0.2126), (3, 0.7152), (5, 0.0722)):
-        part = int(color[start : start + 2], 16) / 255
-        linear = part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        luminance += weight * linear
-    return "black" if luminance > 0.179 else "white"
-
-
 def sequence_hatch(index: int) -> str:
     """Matplotlib hatch of the sequence; it changes every seventh, so colour and hatch together tell
     49 apart.

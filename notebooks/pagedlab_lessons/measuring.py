@@ -151,13 +151,6 @@ class Run(NamedTuple):
     tokens_per_s: float
     seeds: tuple[float, ...] = ()
 
-    def __repr__(self) -> str:
-        """Name the fields that have a value: a run without seeds shows none."""
-        shown = self._asdict()
-        if not self.seeds:
-            del shown["seeds"]
-        return f"Run({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
     @property
     def compared(self) -> Compared:
         """Its host, model and workload."""

@@ -23,11 +23,6 @@ ALLOCATORS = ("max", "pow2", "oracle", "paged")
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
-    """Return the bytes of keys and values of one token, in all layers."""
-    return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes
-
-
 class KVShape(NamedTuple):
     """The figures of a model's config that give the size of its KV cache."""
 
@@ -41,9 +36,7 @@ class KVShape(NamedTuple):
     @property
     def bytes_per_token(self) -> int:
         """Keys and values of one token, all layers."""
-        return kv_bytes_per_token(
-            self.num_layers, self.num_kv_heads, self.head_dim, self.dtype_bytes
-        )
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype_bytes
 
     def slots_in(self, num_bytes: float) -> int:
         """Tokens whose KV fits into `num_bytes`."""
@@ -59,24 +52,21 @@ class KVShape(NamedTuple):
             given = json.loads(Path(config).read_text(encoding="utf-8"))
         # models that also see keep the decoder's part there
         given = {**given, **(given.get("text_config") or {})}
-        if given.get("kv_lora_rank"):
+        needed = ("num_attention_heads", "num_hidden_layers", "hidden_size")
+        missing = [name for name in needed if name not in given]
+        if missing or given.get("kv_lora_rank"):
             raise ValueError(
-                "this model stores a compressed KV (kv_lora_rank is set), so the formula does not "
-                "hold"
+                f"the formula needs a decoder with a config of {', '.join(needed)}, and without a "
+                "compressed KV (kv_lora_rank)"
             )
-        try:
-            heads = given["num_attention_heads"]
-            head_dim = given.get("head_dim") or given["hidden_size"] // heads
-            layers, max_length = given["num_hidden_layers"], given["max_position_embeddings"]
-        except KeyError as missing:
-            raise ValueError(
-                f"the config has no {missing}: give the config.json of a decoder"
-            ) from None
+        heads = given["num_attention_heads"]
+        head_dim = given.get("head_dim") or given["hidden_size"] // heads
         dtype = str(given.get("dtype") or given.get("torch_dtype") or "float16")
         sizes = {"float32": 4, "float16": 2, "bfloat16": 2}
         size = sizes[one_of("the config's dtype", dtype.removeprefix("torch."), sizes)]
         name = given.get("_name_or_path") or given.get("model_type") or "model"
         kv_heads = given.get("num_key_value_heads") or heads
+        layers, max_length = given["num_hidden_layers"], given["max_position_embeddings"]
         return cls(name, layers, kv_heads, head_dim, max_length, size)
 
 
@@ -152,11 +142,10 @@ class FirstFit:
         large_enough = [hole for hole in holes if hole.size >= size]
         if not large_enough:
             largest = max((hole.size for hole in holes), default=0)
-            free = (
-                f"{self.num_free:,} of {self.num_slots:,} are free, the largest hole has "
-                f"{largest:,}"
+            raise OutOfMemory(
+                f"no hole of {size:,} slots: {self.num_free:,} of {self.num_slots:,} are free, "
+                f"the largest hole has {largest:,}"
             )
-            raise OutOfMemory(f"no hole of {size:,} slots: {free}")
         region = Region(min(large_enough, key=self.preferred).start, size)
         insort(self.taken, region)
         return region

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,38 +28,22 @@ except ModuleNotFoundError:
     raise
 from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from pagedlab_lessons.colors import (
-    INK,
     MEMORY_LOOKS,
     NEUTRAL,
     SEQUENCE_COLORS,
     Look,
-    ink_on,
     sequence_color,
     sequence_hatch,
 )
 from pagedlab_lessons.figure_words import described
 
 if TYPE_CHECKING:
-    from pagedlab_lessons.tracer import Trace
+    from pagedlab_lessons.kernels07.puzzles import Access, Loads
 
-STYLE: dict[Any, Any] = {
-    "axes.facecolor": "none",
-    "figure.facecolor": "white",
-    "axes.prop_cycle": plt.cycler(color=SEQUENCE_COLORS),
-    **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
-    ),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    "axes.titlesize": "medium",
-    "figure.constrained_layout.use": True,
-    **dict.fromkeys(("figure.constrained_layout.h_pad", "figure.constrained_layout.w_pad"), 0.1),
-    "hatch.linewidth": 1.0,
-}
-plt.rcParams.update(STYLE)
+plt.style.use(Path(__file__).with_name("lessons.mplstyle"))
 DPI = 96  # of a figure on a page
 LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
 
@@ -121,15 +107,8 @@ def stack(
     for part, look in looks.items():
         widths = np.array([row.get(part, 0.0) for row in rows.values()])
         if widths.any():
-            ax.barh(
-                range(len(rows)),
-                widths,
-                0.6,
-                left=left,
-                label=part,
-                linewidth=linewidth * (widths > 0),
-                **look,
-            )
+            edges = linewidth * (widths > 0)
+            ax.barh(range(len(rows)), widths, 0.6, left=left, label=part, linewidth=edges, **look)
         left += widths
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
@@ -148,65 +127,39 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
 
 
-def draw_tiles(ax: Axes, trace: Trace) -> None:
+def draw_tiles(ax: Axes, loads: Loads) -> None:
     """New tokens (down) over key positions: a colour a program, solid what its queries see, pale
     what is masked.
     """
-    batch = trace.batch
-    ends = np.cumsum(batch.queries)
-    last = np.concatenate(
-        [np.arange(n - new, n) for n, new in zip(batch.lengths, batch.queries, strict=True)]
-    )
-    picture = np.zeros((len(last), max(batch.lengths), 4))
-    programs = [
-        program
-        for program in sorted(trace.queries, reverse=True)
-        if program[0] % batch.kv_heads == 0
-    ]
-    for number, program in enumerate(programs):
-        rows, keys = trace.queries[program], trace.keys[program]
-        cells = np.ix_(rows, keys)
-        picture[cells] = to_rgba(sequence_color(number))
-        picture[..., 3][cells] = np.where(keys <= last[rows, None], 1, 0.3)
-    ax.imshow(picture, aspect="auto", interpolation="nearest")
-    width = picture.shape[1]
-    ax.hlines(ends[:-1] - 0.5, -0.5, width - 0.5, color=NEUTRAL, linewidth=0.8)
-    for b, (end, new) in enumerate(zip(ends, batch.queries, strict=True)):
-        ax.text(width, end - (new + 1) / 2, f"sequence {b}", fontsize=7, va="center")
+    q, k_cache, _, _, lengths, starts = (x.numpy() for x in loads.given.values())
+    last = np.repeat(lengths - starts[1:], np.diff(starts)) + np.arange(len(q))
+    queries = _rows_loaded(loads.of["q"], q[0].size)
+    keys = _rows_loaded(loads.of["k_cache"], k_cache[0, 0].size)
+    of_first_head = [program for program in queries if program[0] % k_cache.shape[2] == 0]
+    for number, program in enumerate(sorted(of_first_head, reverse=True)):
+        rows = [*queries[program]]
+        look: dict[str, Any] = {"height": 1, "color": sequence_color(number), "linewidth": 0}
+        # it loads the keys of its sequence from the first one on
+        ax.barh(rows, len(keys[program]), alpha=0.3, **look)
+        ax.barh(rows, last[rows] + 1, **look)
+    ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
+    for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):
+        ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=7, va="center")
+    ax.set(xlim=(0, max(lengths)), ylim=(len(q) - 0.5, -0.5))
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 
 
-def draw_rates(
-    ax: Axes,
-    rates: Mapping[str, Sequence[float]],
-    theirs: Collection[str] = (),
-    roof: float | None = None,
-    dots: bool = False,
-) -> None:
-    """Tokens per second: a bar to the best of each row's runs, the range beside it; `theirs` are
-    hatched. With `dots` they are dots, for a logarithmic axis.
+def _rows_loaded(accesses: Iterable[Access], size: int) -> dict[tuple[int, ...], set[int]]:
+    """Return the rows of a tensor that each program loads.
 
-    The roof is a dotted bar below: as a line it would cross the numbers.
+    Args:
+        accesses: the loads of the tensor.
+        size: elements in a row.
     """
-    rows = {**rates, "roof": [roof]} if roof else rates
-    looks = {
-        **dict.fromkeys(theirs, outlined(SEQUENCE_COLORS[1], "//")),
-        "roof": outlined(NEUTRAL, linestyle=":"),
-    }
-    for y, (name, runs) in enumerate(rows.items()):
-        if dots:
-            color = SEQUENCE_COLORS[1] if name in theirs else SEQUENCE_COLORS[0]
-            marker = "s" if name in theirs else "o"
-            if name == "roof":
-                color, marker = NEUTRAL, "D"
-            ax.plot(max(runs), y, marker, color=color)
-        else:
-            ax.barh(y, max(runs), 0.7, **looks.get(name, {"facecolor": SEQUENCE_COLORS[0]}))
-        said = "\N{EN DASH}".join(f"{rate:,.0f}" for rate in sorted({min(runs), max(runs)}))
-        ax.text(max(runs), y, f"   {said}" if dots else f" {said}", va="center", fontsize="small")
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.invert_yaxis()
-    ax.set(xlabel="output tokens/s", xlim=(0, 1.3 * max(map(max, rows.values()))))
+    rows = defaultdict[tuple[int, ...], set[int]](set)
+    for access in accesses:
+        rows[access.program].update((access.elements // size).tolist())
+    return rows
 
 
 def _looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -221,8 +174,7 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
     """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
     of "wall ms".
     """
-    groups = [group for step in steps.values() for group in step["ms by group"]]
-    looks = _looks_of(groups)
+    looks = _looks_of(group for step in steps.values() for group in step["ms by group"])
     rows = {}
     for y, (name, step) in enumerate(steps.items()):
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
@@ -230,10 +182,8 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
         ax.text(wall, y, f" {wall:.1f} ms, busy {busy / wall:.0%}", va="center")
     stack(ax, rows, looks | {"the GPU waits": outlined(NEUTRAL, "...")}, linewidth=0.5)
     ax.axvline(floor_ms, linestyle=":", color=LATE, label=f"floor, {floor_ms:.2f} ms")
-    ax.set(
-        xlabel="milliseconds of a step",
-        xlim=(0, 1.25 * max(step["wall ms"] for step in steps.values())),
-    )
+    longest = max(step["wall ms"] for step in steps.values())
+    ax.set(xlabel="milliseconds of a step", xlim=(0, 1.25 * longest))
     ax.figure.legend(loc="outside lower center", ncols=4)
 
 
@@ -262,45 +212,21 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         lanes: of each worker, what it does.
         xlabel: the name and unit of the time.
     """
-    kinds = [span.kind for spans in lanes.values() for span in spans]
-    end = max(span.end for spans in lanes.values() for span in spans)
-    looks = _looks_of(kinds)
-    for y, spans in enumerate(lanes.values()):
-        for span in spans:
-            width = span.end - span.start
-            ax.barh(y, width, 0.7, left=span.start, linewidth=0.5, **looks[span.kind])
-            if span.label and width > 0.02 * end * len(span.label):
-                place = ((span.start + span.end) / 2, y)
-                text = ax.text(*place, span.label, ha="center", va="center", fontsize="small")
-                color = looks[span.kind]["facecolor"]
-                text.set_color(ink_on(color))
-                text.set_bbox({"facecolor": color, "edgecolor": "none", "pad": 1.5})
+    placed = [(y, span) for y, spans in enumerate(lanes.values()) for span in spans]
+    end = max(span.end for _, span in placed)
+    looks = _looks_of(span.kind for _, span in placed)
     for kind, look in looks.items():
-        ax.bar(0, 0, label=kind, **look)
+        of_kind = [(y, span) for y, span in placed if span.kind == kind]
+        widths = [span.end - span.start for _, span in of_kind]
+        starts = [span.start for _, span in of_kind]
+        rows = [y for y, _ in of_kind]
+        bars = ax.barh(rows, widths, 0.7, left=starts, label=kind, linewidth=0.5, **look)
+        said = [
+            span.label if width > 0.02 * end * len(span.label) else ""
+            for width, (_, span) in zip(widths, of_kind, strict=True)
+        ]
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        ax.bar_label(bars, said, label_type="center", fontsize="small", color="black", bbox=ground)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(looks))
-
-
-def draw_predictions(ax: Axes, rows: Mapping[str, tuple[float, float | None]]) -> None:
-    """Draw what was predicted (hollow) and what was measured (filled), with both numbers.
-
-    Args:
-        ax: empty axes.
-        rows: of each change, predicted and measured milliseconds; None if it was not measured.
-    """
-    names = []
-    for y, (name, (predicted, measured)) in enumerate(rows.items()):
-        said = f"{name}\n{predicted:.1f} ms predicted"
-        if measured is not None:
-            said += f", {measured:.1f} measured"
-            ax.plot([predicted, measured], [y, y], color=NEUTRAL, linewidth=1)
-            ax.plot(measured, y, "o", color=SEQUENCE_COLORS[0])
-        ax.plot(predicted, y, "D", markerfacecolor="none", color=SEQUENCE_COLORS[1])
-        names.append(said)
-    ax.plot([], [], "D", markerfacecolor="none", color=SEQUENCE_COLORS[1], label="predicted")
-    ax.plot([], [], "o", color=SEQUENCE_COLORS[0], label="measured")
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set(xlabel="milliseconds of a step", xlim=(0, None))
-    ax.legend(loc="lower right")

@@ -11,10 +11,12 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 import torch
-from pagedlab_lessons import ladder, puzzles, tracer
 from pagedlab_lessons.checks import check, watched
-from pagedlab_lessons.fence import Memory, Outside, define, source_of
-from pagedlab_lessons.puzzles import PUZZLES, decoder, splits_for
+from pagedlab_lessons.kernels07 import ladder, puzzles
+from pagedlab_lessons.kernels07 import watch as watching
+from pagedlab_lessons.kernels07.ladder import decoder
+from pagedlab_lessons.kernels07.puzzles import PUZZLES, splits_for
+from pagedlab_lessons.kernels07.watch import Memory, Outside, define, source_of
 from wrong_kernel import EDITS
 
 from pagedlab.kernels.runtime import INTERPRETED
@@ -122,8 +124,8 @@ def test_source_brings_along_what_a_kernel_uses():
 @interpreted
 def test_where_triton_compiles_another_process_judges(monkeypatch):
     monkeypatch.setattr(watched, "INTERPRETED", False)
-    monkeypatch.setattr(tracer, "INTERPRETED", False)
-    monkeypatch.setattr(tracer, "get_context", lambda kind: processes())  # test_tracer.py starts one from nothing
+    monkeypatch.setattr(watching, "INTERPRETED", False)
+    monkeypatch.setattr(watching, "get_context", lambda kind: processes())  # test_kernels07.py starts one from nothing
     result = check.decode(answer("decode", "h // GROUP", "h % KV_HEADS"))
     assert result.status == "failed"
     assert "dealt out in turn" in result.message

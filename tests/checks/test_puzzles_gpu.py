@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from pagedlab_lessons.puzzles import PUZZLES, decoder
+from pagedlab_lessons.kernels07.ladder import decoder
+from pagedlab_lessons.kernels07.puzzles import PUZZLES
 
 from pagedlab.kernels.runtime import INTERPRETED
 from support.exercises import edited_answer as answer

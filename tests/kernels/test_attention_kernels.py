@@ -26,7 +26,7 @@ from support.refused import refused
 if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interpreter before it imports triton
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from pagedlab_lessons import ladder
+from pagedlab_lessons.kernels07 import ladder
 
 from pagedlab.kernels import attention
 from pagedlab.kernels.cache import write_kv

@@ -1,7 +1,6 @@
 """The model of a server, percentiles, and runs of several engines, as notebook 14 uses them."""
 
 from pagedlab_lessons.checks.measuring import fair_ratios
-from pagedlab_lessons.colors import ink_on
 from pagedlab_lessons.measuring import (
     OURS,
     Asked,
@@ -56,8 +55,3 @@ def test_seeds_are_averaged_and_hosts_stay_apart():
         Run("machine B", "m", "uniform", "vllm in one process", 5.0, (5,)),
     ]
     assert fair_ratios(peers(measured)) == {}
-
-
-def test_text_on_a_filled_shape_is_black_on_light_colors_and_white_on_dark_ones():
-    assert ink_on("#FFFFFF") == ink_on("#F0E442") == "black"
-    assert ink_on("#000000") == ink_on("#0072B2") == "white"

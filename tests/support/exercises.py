@@ -13,9 +13,8 @@ import nbformat
 
 from support.paths import NOTEBOOKS
 
-BROUGHT = (
-    "import torch\nfrom pagedlab_lessons.ladder import attend, rows_at, slots_at, take\n"  # what kernels of 07 use
-)
+# what kernels of 07 use
+BROUGHT = "import torch\nfrom pagedlab_lessons.kernels07.ladder import attend, rows_at, slots_at, take\n"
 SOLUTION = re.compile(r"<summary>\s*Solution\s*</summary>.*?```python\n(.*?)```", re.DOTALL)
 
 
@@ -96,7 +95,7 @@ def edited_answer(name: str, old: str = "", new: str = ""):
     solution = solution.replace(old, new)
     names: dict[str, Any] = {"__name__": "notebook"}
     if exercise.notebook.startswith("07"):  # kernels, whose source Triton looks up
-        from pagedlab_lessons.fence import define
+        from pagedlab_lessons.kernels07.watch import define
 
         names = define(BROUGHT + solution)
     else:

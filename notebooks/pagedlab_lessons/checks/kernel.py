@@ -13,7 +13,7 @@ import torch
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.checks.watched import EMPTY_SPLIT, Cases, Mistakes, puzzle
-from pagedlab_lessons.puzzles import PUZZLES, online_step, paged_scores, scores
+from pagedlab_lessons.kernels07.puzzles import PUZZLES, online_step, paged_scores, scores
 
 NO_MAXIMUM = (
     "exp of a number near 1,000 is infinite, or 0 near -1,000: subtract the largest one first. The "

@@ -28,8 +28,8 @@ from pagedlab_lessons.checks.watched import (
     run_watched,
     try_cases,
 )
-from pagedlab_lessons.fence import Allocations, Memory
-from pagedlab_lessons.puzzles import BATCH, PUZZLES
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES
+from pagedlab_lessons.kernels07.watch import Allocations, Memory
 
 LONG = {"size": 16, "heads": 2, "kv_heads": 1}
 CASES: Cases = {

@@ -18,7 +18,7 @@ from pagedlab_lessons.checks.protocol import (
     trying,
 )
 from pagedlab_lessons.checks.tensors import check_shapes, normal
-from pagedlab_lessons.puzzles import pages_of
+from pagedlab_lessons.kernels07.puzzles import pages_of
 
 
 @compared(

@@ -22,10 +22,9 @@ import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks.protocol import Check, Wrong, compare, exercise, first_wrong, say
-from pagedlab_lessons.fence import Memory, Outside
-from pagedlab_lessons.puzzles import PUZZLES, splits_for
+from pagedlab_lessons.kernels07.puzzles import PUZZLES, splits_for
+from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 from pagedlab_lessons.readers_code import bounded, explain, text_of
-from pagedlab_lessons.tracer import interpreted
 
 Case = dict[str, Any]  # arguments of a puzzle's `given`
 Cases = dict[str, Case]  # by what a case can show

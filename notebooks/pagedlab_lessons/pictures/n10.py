@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from pagedlab_lessons.colors import BLUE, FREE, GREEN, VERMILION, Look, ink_on
+from pagedlab_lessons.colors import BLUE, FREE, GREEN, VERMILION, Look
 from pagedlab_lessons.drawing import (
     BOLD,
     LINE,
@@ -156,8 +156,7 @@ class _Lanes:
         drawn += _bars([Span(start, start + step_ms) for start in starts], COMPUTES, gpu)
         if begin + step_ms < SHOWN:
             x, y = gpu.corner(begin)
-            ink = ink_on(GREEN)
-            drawn.append(label(x + 2, y + gpu.height / 2 + 4, str(number), 11, ink, look=BOLD))
+            drawn.append(label(x + 2, y + gpu.height / 2 + 4, str(number), 11, "black", look=BOLD))
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
         return linked([f"w{number}"], said, *drawn)
 

@@ -13,7 +13,6 @@ A puzzle's `given` are the arguments of a kernel in their order; what lies in me
 is NaN there. Imports no Triton: kernels come from whoever wrote them.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,8 +86,9 @@ class Puzzle(NamedTuple):
     expected: Callable[[Given], dict[str, Tensor]]
     grid: Callable[[Given], tuple[int, ...]]
 
-    def launch(self, kernel: Any, given: Given, **options: int) -> None:
-        kernel[self.grid(given)](*given.values(), **options)
+    def launch(self, kernel: Any, given: Given, **options: int) -> Any:
+        """Run a kernel, and return what Triton's compiler made of it."""
+        return kernel[self.grid(given)](*given.values(), **options)
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -102,27 +102,13 @@ def nobodys(*shape: int) -> Tensor:
 def _weights(n: int = 10, tile: int = 4, shift: float = 0.0) -> Given:
     """`shift` is added to the scores."""
     s = 2 * _normal(n) + shift
-    return {
-        "out": nobodys(n),
-        "s": s,
-        "m": float(s.max()),
-        "n": n,
-        "TILE": tile,
-    }
+    return {"out": nobodys(n), "s": s, "m": float(s.max()), "n": n, "TILE": tile}
 
 
 def _scores(n: int = 6, heads: int = 2, dim: int = 4, tile: int = 8) -> Given:
     q, k = _normal(heads, dim), _normal(n, heads, dim, seed=1)
-    return {
-        "out": nobodys(heads, n),
-        "q": q,
-        "k": k,
-        "n": n,
-        "scale": dim**-0.5,
-        "HEADS": heads,
-        "DIM": dim,
-        "TILE": tile,
-    }
+    given = {"out": nobodys(heads, n), "q": q, "k": k, "n": n, "scale": dim**-0.5}
+    return given | {"HEADS": heads, "DIM": dim, "TILE": tile}
 
 
 def _step(
@@ -139,14 +125,9 @@ def _step(
     """
     state = (-torch.inf, 0.0, torch.zeros(dim)) if first else (past, 3.0, _normal(dim, seed=2))
     m, total, acc = (torch.as_tensor(x).reshape(-1).clone() for x in state)
-    given = {
-        "m": m,
-        "total": total,
-        "acc": acc,
-        "s": _normal(n) + shift,
-        "v": _normal(n, dim, seed=1),
-    }
-    return {**given, "n": n, "DIM": dim, "TILE": tile}
+    given = {"m": m, "total": total, "acc": acc}
+    tile_of = {"s": _normal(n) + shift, "v": _normal(n, dim, seed=1)}
+    return given | tile_of | {"n": n, "DIM": dim, "TILE": tile}
 
 
 def pages_of(
@@ -156,13 +137,10 @@ def pages_of(
     in order.
     """
     count = [blocks_for(length, size) for length in lengths]
-    ids = torch.randperm(
-        sum(count) + 2, generator=torch.Generator().manual_seed(len(lengths))
-    ).int()
-    caches, tables = (
-        nobodys(2, len(ids), size, kv_heads, dim),
-        torch.zeros(len(lengths), max(count), dtype=torch.int32),
-    )
+    generator = torch.Generator().manual_seed(len(lengths))
+    ids = torch.randperm(sum(count) + 2, generator=generator).int()
+    caches = nobodys(2, len(ids), size, kv_heads, dim)
+    tables = torch.zeros(len(lengths), max(count), dtype=torch.int32)
     for b, (length, own) in enumerate(zip(lengths, ids[: sum(count)].split(count), strict=True)):
         tables[b, : len(own)] = own
         position = torch.arange(length)
@@ -172,27 +150,12 @@ def pages_of(
 
 
 def _paged_scores(
-    n: int = 10,
-    heads: int = 2,
-    size: int = 4,
-    dim: int = 4,
-    tile: int = 16,
+    n: int = 10, heads: int = 2, size: int = 4, dim: int = 4, tile: int = 16
 ) -> Given:
-    k, _, tables = pages_of([n], size, heads, dim)
-    given: Given = {
-        "out": nobodys(heads, n),
-        "q": _normal(heads, dim),
-        "k_cache": k,
-        "table": tables[0],
-        "n": n,
-    }
-    return given | {
-        "scale": dim**-0.5,
-        "SIZE": size,
-        "HEADS": heads,
-        "DIM": dim,
-        "TILE": tile,
-    }
+    k, _, (table,) = pages_of([n], size, heads, dim)
+    given = {"out": nobodys(heads, n), "q": _normal(heads, dim), "k_cache": k, "table": table}
+    sizes = {"SIZE": size, "HEADS": heads, "DIM": dim, "TILE": tile}
+    return given | {"n": n, "scale": dim**-0.5} | sizes
 
 
 def _decode(
@@ -241,11 +204,11 @@ def _grouped(**case: Any) -> Given:
     return given | {"ROWS": rows_of(given["GROUP"])}
 
 
-def rows_of(group: int) -> int:
+def rows_of(group: int, least: int = 16) -> int:
     """Rows of a tile that holds the query heads of a group: a power of two, and the tensor core's
     16 at least.
     """
-    return max(16, 1 << (group - 1).bit_length())
+    return max(least, 1 << (group - 1).bit_length())
 
 
 def _attended(g: Given) -> dict[str, Tensor]:
@@ -271,22 +234,20 @@ class Split(NamedTuple):
     def launch(
         self, kernels: dict[str, Any], given: Given, splits: int = 3,
         put: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor, **options: int,
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """`put` says where what lies between the two kernels is kept."""
         out, *rest = given.values()
         b, heads, dim = out.shape
-        # With one split its part is the answer, and nothing is left to merge.
-        parts = (
-            put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32))
-            if splits > 1
-            else out
-        )
         logs = put("logs", out.new_empty(b, heads, splits, dtype=torch.float32))
-        kernels["my_split"][b, given["KV_HEADS"], splits](parts, logs, *rest, **options)
+        parts = out  # with one split its part is the answer, and nothing is left to merge
         if splits > 1:
-            kernels["my_merge"][(b * heads,)](
-                out, parts, logs, splits, dim, 1 << (splits - 1).bit_length()
-            )
+            parts = put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32))
+        split_kernel = kernels["my_split"][b, given["KV_HEADS"], splits]
+        made = split_kernel(parts, logs, *rest, **options)
+        if splits > 1:
+            merge_kernel = kernels["my_merge"][(b * heads,)]
+            merge_kernel(out, parts, logs, splits, dim, 1 << (splits - 1).bit_length())
+        return made
 
 
 PUZZLES: dict[str, Any] = {
@@ -308,22 +269,6 @@ PUZZLES: dict[str, Any] = {
 }
 
 
-# A reader's kernel as a function ------------------------------------------------------------------
-
-
-def puzzle_of(answer: Any) -> str:
-    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or
-    without ROWS.
-    """
-    if isinstance(answer, dict):
-        return "split"
-    return (
-        "grouped"
-        if "ROWS" in inspect.signature(getattr(answer, "fn", answer)).parameters
-        else "decode"
-    )
-
-
 def splits_for(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
     """Splits of each sequence: three programs a multiprocessor at most, pieces of 128 keys, below
     256 keys one.
@@ -333,41 +278,31 @@ def splits_for(batch: int, kv_heads: int, tokens: int, processors: int) -> int:
     )
 
 
-def decoder(
-    answer: Any, processors: int = 4, tile: int = 64, **options: int
-) -> Callable[..., Tensor]:
-    """A function of (q, k_cache, v_cache, tables, seq_lens) that launches the kernel of puzzle 5, 6
-    or 7. The answer to puzzle 8 is such a function already.
+# What a kernel loads ------------------------------------------------------------------------------
 
-    answer      the kernel, {"my_split": ..., "my_merge": ..., "my_splits": ...}, or the function
-    processors  multiprocessors of the card, for my_splits
-    options     num_warps and num_stages, for Triton's compiler
+Program = tuple[int, ...]
 
-    Returns what the kernel writes, [B, Hq, D].
+
+class Access(NamedTuple):
+    """One `tl.load` or `tl.store`.
+
+    `elements` are flat indices into the tensor, masked ones left out.
     """
-    if inspect.isfunction(answer):
-        return answer
-    name = puzzle_of(answer)
 
-    def run(
-        q: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        tables: Tensor,
-        seq_lens: Tensor,
-    ) -> Tensor:
-        out = torch.empty_like(q)
-        args = arguments(out, q.contiguous(), k_cache, v_cache, tables, seq_lens, TILE=tile)
-        if name != "decode":
-            args["ROWS"] = rows_of(args["GROUP"])
-        more = dict(options)
-        if name == "split":
-            tokens = args["SIZE"] * tables.shape[1]
-            more["splits"] = answer["my_splits"](len(q), args["KV_HEADS"], tokens, processors) or 1
-        with np.errstate(
-            all="ignore"
-        ):  # in the interpreter an empty split divides by zero, and says so
-            PUZZLES[name].launch(answer, args, **more)
-        return out
+    program: Program
+    step: int  # index of this load (or store) of the tensor within the program
+    elements: np.ndarray
 
-    return run
+
+class Loads(NamedTuple):
+    """What a kernel loads.
+
+    Args:
+        given: the tensors, and the kernel's other arguments.
+        of: the loads of each tensor.
+        stopped: what stopped the kernel, or "".
+    """
+
+    given: dict[str, Any]
+    of: dict[str, list[Access]]
+    stopped: str = ""

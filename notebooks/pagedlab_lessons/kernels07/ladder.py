@@ -17,15 +17,16 @@ and a sequence has at least one key. The puzzles of notebook 07 use `slots_at`, 
 `take_rows` and `attend` as building blocks.
 """
 
+import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import torch
+import numpy as np
+from torch import Tensor
 
 from pagedlab.kernels.plan import multiprocessors
-from pagedlab.kernels.runtime import power_of_two, tl, triton
-from pagedlab_lessons.puzzles import arguments, decoder, rows_of, splits_for
+from pagedlab.kernels.runtime import tl, triton
+from pagedlab_lessons.kernels07.puzzles import PUZZLES, arguments, rows_of, splits_for
 
 
 @triton.jit
@@ -138,9 +139,8 @@ def shared_loads_kernel(
 ):  # fmt: skip
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
-    row = (
-        (b * KV_HEADS + kv_head) * GROUP + r
-    ) * DIM + dims  # the group's heads lie side by side in q
+    # the group's heads lie side by side in q
+    row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims
     query = tl.load(q + row, mask=r < GROUP, other=0.0).to(tl.float32)
     m = tl.full([ROWS], float("-inf"), tl.float32)
     total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
@@ -219,69 +219,85 @@ def merge_kernel(out, parts, logs, splits, DIM: tl.constexpr, SPLITS: tl.constex
     tl.store(out + row * DIM + dims, tl.sum(weight[:, None] * o, 0) / tl.sum(weight, 0))
 
 
-SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
-_PACKED = {"kernel": packed_heads_kernel, "packed": True, "tile": 32}
-CUTS: dict[str, dict[str, Any]] = {
-    "rung 1, one page at a time": {"kernel": one_page_kernel},
-    "rung 2, a tile of several pages": {"kernel": several_pages_kernel, "tile": 32},
-    "rung 3, heads share a load": {**_PACKED, "kernel": shared_loads_kernel},
-    "rung 4, tensor cores": _PACKED,
-    "rung 5, more in flight": {**_PACKED, "num_stages": 5},
-    "rung 6, fewer warps": {**_PACKED, "num_stages": 5, "num_warps": 2},
-}
-SPLIT_CUT = {"tile": 64, "num_stages": 5, "num_warps": 2}
+# A kernel as a function ---------------------------------------------------------------------------
+
+
+def puzzle_of(answer: Any) -> str:
+    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or
+    without ROWS.
+    """
+    if isinstance(answer, dict):
+        return "split"
+    return "grouped" if "ROWS" in answer.arg_names else "decode"
 
 
 def launch(
-    batch: tuple[torch.Tensor, ...],
-    kernel: Any,
-    packed: bool = False,
-    tile: int = 0,
-    **options: int,
-) -> tuple[torch.Tensor, Any]:
-    """Run a rung on q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and
-    seq_lens [B].
+    answer: Any, *batch: Tensor, tile: int = 64, rows: int = 16, **options: int
+) -> tuple[Tensor, Any]:
+    """Run the kernel of puzzle 5, 6 or 7.
 
-    Returns out [B, Hq, D], and what Triton's compiler made of the kernel, None in the interpreter.
+    Args:
+        answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}.
+        batch: q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and
+            seq_lens [B].
+        tile: keys a step.
+        rows: of a tile of query heads, at least.
+        options: num_warps and num_stages, for Triton's compiler.
+
+    Returns:
+        What the kernel writes, [B, Hq, D], and what the compiler made of it.
     """
-    q, k_cache, *_ = batch
-    _, size, kv_heads, dim = k_cache.shape
+    q, *caches = batch
+    given = arguments(q.new_empty(q.shape), q.contiguous(), *caches)
+    size, dim = given["SIZE"], given["DIM"]
     if dim & (dim - 1) or size & (size - 1):
         raise ValueError(
             f"these short kernels need powers of two, got head_dim {dim}, block_size {size}"
         )
-    tiles = {"TILE": tile} if tile else {}
-    given = arguments(torch.empty_like(q), *batch, **tiles)
-    if packed:
-        rows = rows_of(given["GROUP"])
-        # Without a tensor core 16 rows are not needed.
-        given["ROWS"] = power_of_two(given["GROUP"]) if kernel is shared_loads_kernel else rows
-    grid = len(q), kv_heads if packed else q.shape[1]
-    return given["out"], kernel[grid](*given.values(), **options)
+    name = puzzle_of(answer)
+    if answer is not one_page_kernel:
+        given["TILE"] = tile
+    if name != "decode":
+        given["ROWS"] = rows_of(given["GROUP"], rows)
+    if name == "split":
+        tokens = size * given["tables"].shape[1]
+        splits = answer["my_splits"](len(q), given["KV_HEADS"], tokens, multiprocessors(q.device))
+        options["splits"] = splits or 1
+    # in the interpreter an empty split divides by zero, and says so
+    with np.errstate(all="ignore"):
+        made = PUZZLES[name].launch(answer, given, **options)
+    return given["out"], made
 
 
-def _split(*batch: torch.Tensor) -> torch.Tensor:
-    return decoder(SPLIT, multiprocessors(batch[0].device), **SPLIT_CUT)(*batch)
-
-
-def _run(cut: dict[str, Any], *batch: torch.Tensor) -> torch.Tensor:
-    return launch(batch, **cut)[0]
-
-
-RUNGS: dict[str, Callable[..., torch.Tensor]] = {
-    name: partial(_run, cut) for name, cut in CUTS.items()
-}
-RUNGS |= {"rung 7, splits and their merge": _split}
-
-
-def compiled(name: str, *batch: torch.Tensor) -> dict[str, int]:
-    """What Triton's compiler made of one of the first six rungs: registers a thread, spills, shared
-    bytes, its cut.
+def decoder(answer: Any, **cut: int) -> Callable[..., Tensor]:
+    """A function of (q, k_cache, v_cache, tables, seq_lens) that launches a kernel, as `launch`
+    does. The answer to puzzle 8 is such a function already.
     """
-    kernel = launch(batch, **CUTS[name])[1]
-    found = {
-        "registers": kernel.n_regs,
-        "spills": kernel.n_spills,
-        "shared": kernel.metadata.shared,
-    }
-    return {**found, "warps": kernel.metadata.num_warps, "stages": kernel.metadata.num_stages}
+    if inspect.isfunction(answer):
+        return answer
+    return lambda *batch: launch(answer, *batch, **cut)[0]
+
+
+SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
+_DOTS: dict[str, Any] = {"answer": packed_heads_kernel, "tile": 32}
+_FEW = {"num_stages": 5, "num_warps": 2}
+CUTS: dict[str, dict[str, Any]] = {
+    "rung 1, one page at a time": {"answer": one_page_kernel},
+    "rung 2, a tile of several pages": {"answer": several_pages_kernel, "tile": 32},
+    # without a tensor core 16 rows are not needed
+    "rung 3, heads share a load": {"answer": shared_loads_kernel, "tile": 32, "rows": 1},
+    "rung 4, tensor cores": _DOTS,
+    "rung 5, more in flight": {**_DOTS, "num_stages": 5},
+    "rung 6, fewer warps": {**_DOTS, **_FEW},
+    "rung 7, splits and their merge": {"answer": SPLIT, "tile": 64, **_FEW},
+}
+RUNGS = {name: decoder(**cut) for name, cut in CUTS.items()}
+
+
+def compiled(name: str, *batch: Tensor) -> dict[str, int]:
+    """What Triton's compiler made of a rung: registers a thread, spills, shared bytes, its cut."""
+    cut = dict(CUTS[name])
+    kernel = launch(cut.pop("answer"), *batch, **cut)[1]
+    made = kernel.metadata
+    found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": made.shared}
+    return found | {"warps": made.num_warps, "stages": made.num_stages}

@@ -3,23 +3,32 @@
 Each of the kernel's tensors has a margin, so an access outside of it is noticed.
 
     memory = Memory()
-    given = memory.put_all(given)               # the same numbers, fenced
+    given = memory.put_all(given)               # the same numbers, watched
     memory.run(lambda: kernel[grid](*given.values()))
     memory.loads["k"], memory.stores["out"]     # program by program, element by element
 
 In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
 one that is no tensor's stops the kernel before it reads or writes. Compiled kernels keep their
-addresses to themselves: where there is a GPU, `tracer.interpreted` does this in a process of its
-own, and kernels travel there as source (`source_of`).
+addresses to themselves: where there is a GPU, `interpreted` does this in a process of its own, and
+kernels travel there as source (`source_of`).
+
+    loads_in_puzzle    by a reader's kernel, in a puzzle's example
+    loads_of_rungs     by each rung of the ladder
+    trace_ragged       by the library's kernel: prompts and new tokens in one launch
 """
 
 import inspect
 import linecache
+import os
+import sys
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count
+from multiprocessing import get_context
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -27,21 +36,12 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab_lessons.kernels07 import ladder
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
 
 MARGIN = 4096  # elements on either side of a tensor
-Program = tuple[int, ...]
-
-
-class Access(NamedTuple):
-    """One `tl.load` or `tl.store`.
-
-    `elements` are flat indices into the tensor, masked ones left out.
-    """
-
-    program: Program
-    step: int  # index of this load (or store) of the tensor within the program
-    elements: np.ndarray
 
 
 class Cut(NamedTuple):
@@ -91,20 +91,15 @@ class Outside(BaseException):
 
 
 class Memory:
-    """Tensors of a launch.
+    """Tensors of a launch. An access to other memory stops the kernel."""
 
-    Args:
-        strict: stop the kernel at an access to other memory; otherwise let it pass.
-    """
-
-    def __init__(self, strict: bool = True) -> None:
+    def __init__(self) -> None:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
         self.stores: defaultdict[str, list[Access]] = defaultdict(list)
         self.tensors: dict[str, torch.Tensor] = {}
         # of each tensor, flat: which elements held NaN when it was put here
         self.unwritten: dict[str, np.ndarray] = {}
-        self._far: dict[str, int] = {}  # bytes that a tensor seems to be further
-        self._strict = strict
+        self._far: dict[str, int] = {}  # elements that a tensor seems to be further
 
     def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
         """Return a copy on the CPU with a margin on both sides.
@@ -116,7 +111,7 @@ class Memory:
         """
         arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
         own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
-        self.tensors[name], self._far[name] = own.copy_(tensor), far * tensor.element_size()
+        self.tensors[name], self._far[name] = own.copy_(tensor), far
         self.unwritten[name] = own.isnan().flatten().numpy()
         return own
 
@@ -141,40 +136,33 @@ class Memory:
         load, store = builder.create_masked_load, builder.create_masked_store
         steps: Counter[tuple[str, str, Program]] = Counter()
 
-        def note(verb: str, pointers: Any, mask: Any) -> Any:
-            """Pointers with what is far away brought near; what each element is goes on record."""
-            flags = np.broadcast_to(np.atleast_1d(mask.data), np.atleast_1d(pointers.data).shape)
-            addresses = np.atleast_1d(pointers.data)[flags].astype(np.int64)
-            if not len(addresses):
+        def near(verb: str, pointers: Any, mask: Any) -> Any:
+            """Note what is loaded or stored; return pointers into the tensors that are here."""
+            addresses = np.asarray(pointers.data).astype(np.int64)
+            is_touched = np.broadcast_to(mask.data, addresses.shape)
+            if not is_touched.any():
                 return pointers
             program = tuple(int(i) for i in builder.grid_idx)
-            name = min(self.tensors, key=lambda name: self._distance(name, int(addresses[0])))
+            name = self._nearest(int(addresses[is_touched][0]))
             tensor = self.tensors[name]
-            start, far = tensor.data_ptr(), self._far[name]
-
-            def near(addresses: Any) -> Any:
-                return np.where(addresses - start < far // 2, addresses, addresses - far)
-
-            elements = (near(addresses) - start) // tensor.element_size()
+            offsets = self._offsets(name, addresses)
+            elements = offsets[is_touched]
             is_wrong = (elements < 0) | (elements >= tensor.numel())
             if is_wrong.any():
-                if self._strict:
-                    element = int(elements[is_wrong][0])
-                    cut = self._cut(int(addresses[is_wrong][0]))
-                    raise Outside(verb, name, tensor.numel(), element, program, cut)
-                return pointers
+                cut = self._cut(int(addresses[is_touched][is_wrong][0]))
+                element = int(elements[is_wrong][0])
+                raise Outside(verb, name, tensor.numel(), element, program, cut)
             kept = self.loads if verb == "load" else self.stores
             kept[name].append(Access(program, steps[verb, name, program], elements))
             steps[verb, name, program] += 1
-            return type(pointers)(
-                near(np.asarray(pointers.data).astype(np.int64)).astype(np.uint64), pointers.dtype
-            )
+            found = tensor.data_ptr() + offsets * tensor.element_size()
+            return type(pointers)(found.astype(np.uint64), pointers.dtype)
 
         def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
-            return load(note("load", pointers, mask), mask, *rest)
+            return load(near("load", pointers, mask), mask, *rest)
 
         def noted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-            return store(note("store", pointers, mask), value, mask, *rest)
+            return store(near("store", pointers, mask), value, mask, *rest)
 
         # On the instance, in front of the methods; accesses without a mask come this way too.
         with (
@@ -184,33 +172,42 @@ class Memory:
         ):
             launch()
 
+    def _offsets(self, name: str, addresses: Any) -> Any:
+        """Return the element at each address, what is far away brought near."""
+        tensor, far = self.tensors[name], self._far[name]
+        offsets = (addresses - tensor.data_ptr()) // tensor.element_size()
+        return np.where(offsets < far // 2, offsets, offsets - far)
+
+    def _nearest(self, address: int) -> str:
+        """Return the tensor that an address is in, or next to."""
+
+        def distance(name: str) -> int:
+            tensor = self.tensors[name]
+            offset = int(self._offsets(name, address))
+            return max(-offset, offset - tensor.numel() + 1, 0) * tensor.element_size()
+
+        return min(self.tensors, key=distance)
+
     def _cut(self, address: int) -> Cut | None:
         """Return the element of a far tensor whose offset, without its upper bits, gives this."""
         for name, far in self._far.items():
             tensor = self.tensors[name]
             got = (address - tensor.data_ptr()) // tensor.element_size()
-            first = far // tensor.element_size()
-            element = (got - first) % (1 << 32)
+            element = (got - far) % (1 << 32)
             if far and element < tensor.numel():
-                page, rest = divmod(first + element, tensor[0].numel())
+                page, rest = divmod(far + element, tensor[0].numel())
                 inside = (int(place) for place in np.unravel_index(rest, tensor.shape[1:]))
-                return Cut(name, (page, *inside), first + element, got)
+                return Cut(name, (page, *inside), far + element, got)
         return None
-
-    def _distance(self, name: str, address: int) -> int:
-        tensor, far = self.tensors[name], self._far[name]
-        size = tensor.numel() * tensor.element_size()
-        starts = {tensor.data_ptr(), tensor.data_ptr() + far}
-        return min(max(start - address, address - start - size + 1, 0) for start in starts)
 
 
 class Allocations(TorchFunctionMode):
-    """While this is active, new tensors are fenced too: `with Allocations(memory): launch()`.
+    """While this is active, new tensors are watched too: `with Allocations(memory): launch()`.
 
     Floats of `torch.empty` and its kin are NaN, so that an element without a store is seen.
 
     Args:
-        memory: fences the tensors.
+        memory: watches the tensors.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -220,14 +217,14 @@ class Allocations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of torch, and fence the tensor that it makes."""
+        """Call a function of torch, and watch the tensor that it makes."""
         made = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if not isinstance(made, torch.Tensor) or not made.numel():
             return made
         storages = {x.untyped_storage().data_ptr() for x in self.memory.tensors.values()}
         if made.untyped_storage().data_ptr() in storages:
-            return made  # a view of a fenced tensor, or the tensor itself
+            return made  # a view of a watched tensor, or the tensor itself
         if "empty" in name and made.is_floating_point():
             made.fill_(torch.nan)
         return self.memory.put(f"tensor {len(storages)} (torch.{name})", made)
@@ -278,3 +275,118 @@ def source_of(kernel: Any) -> str:
 
     add(kernel)
     return "\n".join(parts.values())
+
+
+# Where Triton is interpreted ----------------------------------------------------------------------
+
+
+class _Text(NamedTuple):
+    name: str
+    source: str
+
+
+def _packed(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _packed(value) for key, value in item.items()}
+    return _Text(getattr(item, "fn", item).__name__, source_of(item)) if callable(item) else item
+
+
+def _unpacked(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _unpacked(value) for key, value in item.items()}
+    return define(item.source)[item.name] if isinstance(item, _Text) else item
+
+
+def interpreted(place: str, *args: Any) -> Any:
+    """Call "module:function" with Triton interpreted: here, or where it compiles here in a process
+    of its own.
+    """
+    if INTERPRETED:
+        return resolve_name(place)(*args)
+    # not run again there
+    alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
+    with (
+        patch.dict(os.environ, TRITON_INTERPRET="1"),
+        alone,
+        ProcessPoolExecutor(1, get_context("spawn")) as child,
+    ):
+        return child.submit(_called, place, *map(_packed, args)).result()
+
+
+def _called(place: str, *args: Any) -> Any:
+    return resolve_name(place)(*map(_unpacked, args))
+
+
+# What kernels load --------------------------------------------------------------------------------
+
+
+def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
+    """Run a kernel on these arguments, and watch it."""
+    memory = Memory()
+    given = memory.put_all(given)
+    stopped = ""
+    try:
+        with Allocations(memory):
+            memory.run(lambda: launch(*given.values()))
+    except Outside as error:
+        stopped = f"Stopped: {error}."
+    except Exception as error:  # from the reader's kernel
+        stopped = f"Stopped: {error.__cause__ or error}"
+    return Loads(given, dict(memory.loads), stopped)
+
+
+def loads_in_puzzle(name: str, answer: Any) -> Loads:
+    """Run a kernel, or the parts of puzzle 7, on a puzzle's example."""
+    return interpreted(f"{__name__}:_loads_in_puzzle", name, answer)
+
+
+def _loads_in_puzzle(name: str, answer: Any) -> Loads:
+    puzzle = PUZZLES[name]
+    given = puzzle.given()
+
+    def launch(*values: Any) -> None:
+        puzzle.launch(answer, dict(zip(given, values, strict=True)))
+
+    return _watched(launch, given)
+
+
+def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
+    """Run each rung, in its own words "1 one page at a time", and a reader's kernel as "yours".
+
+    Args:
+        lengths: of sequences that each get a new token.
+        own: the reader's kernel of puzzle 5, 6, 7 or 8.
+    """
+    return interpreted(f"{__name__}:_loads_of_rungs", lengths, own)
+
+
+def _loads_of_rungs(lengths: Sequence[int], own: Any) -> dict[str, Loads]:
+    four_splits = ladder.SPLIT | {"my_splits": lambda *_: 4}
+    kernels = {"yours": ladder.decoder(own, tile=32)} if own else {}
+    kernels |= ladder.RUNGS
+    kernels["rung 7, splits and their merge"] = ladder.decoder(four_splits, tile=32)
+    given = PUZZLES["decode"].given(lengths=lengths, size=16)
+    batch = {name: given[name] for name in BATCH}
+    found = {}
+    for name, run in kernels.items():
+        rung = name.removeprefix("rung ").replace(",", "", 1)
+        found[rung] = _watched(run, batch)
+    return found
+
+
+def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:
+    """One launch of the library's kernel for sequences of these lengths, the last `queries[b]`
+    tokens of each new.
+    """
+    pairs = [*zip(queries, lengths, strict=True)]
+    if not all(0 < new <= length for new, length in pairs):
+        raise ValueError(f"each sequence has 1 to all of its tokens new: {queries} of {lengths}")
+    return interpreted(f"{__name__}:_trace_ragged", lengths, queries)
+
+
+def _trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:
+    k, v, tables = pages_of(list(lengths), 16, 2, 16)
+    tensors = torch.zeros(sum(queries), 4, 16), k, v, tables, torch.tensor(lengths).int()
+    starts = torch.tensor([0, *queries]).cumsum(0).int()
+    given = {**dict(zip(BATCH, tensors, strict=True)), "query_starts": starts}
+    return _watched(triton_attention, given)

@@ -1,0 +1,474 @@
+"""The pictures of notebook 07: what the programs of a kernel load, cell by cell and step by step.
+
+opening()                 the loads of a rung beside the speeds of all rungs
+watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
+bench(kernel)             a reader's kernel in the ladder
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib.util import find_spec
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pagedlab_lessons.colors import FREE, Look, sequence_color
+from pagedlab_lessons.drawing import (
+    BOLD,
+    HALO,
+    INK,
+    LINE,
+    SOFT,
+    WRONG,
+    Drawing,
+    Grid,
+    Place,
+    box,
+    label,
+    linked,
+    runs,
+    shape,
+    wide,
+)
+from pagedlab_lessons.drawing.flow import Beside, Both, Drawn, Item, Space, Text, note, page, title
+from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
+from pagedlab_lessons.kernels07.speeds import (
+    RUNGS,
+    SHAPES,
+    Bars,
+    ladder,
+    measured_now,
+    recorded,
+    speeds_of,
+)
+from pagedlab_lessons.widgets.explore import Explorer, explore
+
+# The names of a cell's page, of its line and column there, and of its place in them.
+AXES = {
+    1: ("", "", "", "element"),
+    2: ("", "token", "", "number"),
+    3: ("", "token", "head", "number"),
+    4: ("page", "slot", "head", "number"),
+}
+AXES_OF_ROWS = ("page", "KV head", "", "slot")
+LENGTHS = (200, 40, 100)  # of the sequences that the rungs attend to
+HEIGHT = 17.0  # pixels of a strip
+GAP = 6.0  # pixels between strips, and between pages
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A tensor as strips of cells, and what the programs of a kernel load of it up to a step.
+
+    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
+    dotted ones hold nothing. Neighbours that look alike are one box with the programs' names.
+
+    Args:
+        x: the tensor, NaN where it holds nothing.
+        accesses: the loads.
+        step: up to which they are drawn, from 1 on.
+        rows: whether a cell is a row of the last axis, and a strip the slots of a page.
+        axis: of the grid, which gives a program its colour.
+        width: pixels of a cell.
+        owners: the sequence of a page, which gives its edge a colour.
+    """
+
+    x: torch.Tensor
+    accesses: Sequence[Access]
+    step: int
+    rows: bool = False
+    axis: int = 0
+    width: Both[float] = 19
+    owners: Mapping[int, int] = field(default_factory=dict)
+
+    def __call__(self, space: Space) -> Drawn:
+        pages, lines, columns, size = self._numbers.shape
+        strip = size * space.of(self.width)
+        margin = 18 if pages > 1 else 0  # for the page's id
+        width = margin + columns * (strip + GAP) - GAP
+        fit = max(1, int((space.width + GAP) // (width + GAP)))
+        grid = Grid(space.x, space.y + 4, fit, width, lines * HEIGHT, GAP)
+        parts = []
+        for number, line, column in np.ndindex(pages, lines, columns):
+            x, y = grid.corner(number)
+            left = x + margin + column * (strip + GAP)
+            place = Place(left, y + line * HEIGHT, strip, HEIGHT - 2)
+            parts += self._strip((number, line, column), place)
+            if margin and not line + column:
+                base = y + lines * HEIGHT / 2 + 3
+                parts.append(label(left - 3 - wide(str(number), 11), base, str(number), 11, SOFT))
+        return Drawn(parts, grid.bottom(pages) + 4)
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        """The number of each cell, [pages, lines, columns, cells]."""
+        *outer, size = self.x.shape
+        if self.rows:
+            return np.arange(self.x[..., 0].numel()).reshape(*outer, 1).transpose(0, 2, 3, 1)
+        if len(outer) == 1:
+            outer.append(1)  # a token has one head
+        return np.arange(self.x.numel()).reshape(*[1] * (3 - len(outer)), *outer, size)
+
+    @cached_property
+    def _loads(self) -> dict[int, tuple[tuple[int, Program], ...]]:
+        """The loads of each cell up to this step: a step and a program."""
+        unit = self.x.shape[-1] if self.rows else 1
+        loads: defaultdict[int, tuple[tuple[int, Program], ...]] = defaultdict(tuple)
+        for program, step, elements in self.accesses:
+            if step <= self.step:
+                for cell in np.unique(elements // unit).tolist():
+                    loads[cell] += ((step, program),)
+        return loads
+
+    def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
+        """Draw the cells of a line of a page side by side."""
+        names = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
+        where = [f"{name} {i}" for name, i in zip(names, at, strict=False) if name]
+        numbers = self._numbers[at].tolist()
+        pitch = place.width / len(numbers)
+        is_empty = self.x.isnan().flatten()[:: self.x.numel() // self._numbers.size].tolist()
+        parts = []
+        first = 0
+        for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
+            count = len([*cells])
+            left = place.x + first * pitch
+            room = place.x + place.width - left - 4
+            inside = Place(left, place.y, count * pitch, place.height)
+            drawn = self._box(*alike, count, inside, self.owners.get(at[0]))
+            drawn += self._words(alike[1], inside, room)
+            programs = " ".join(self._names(alike[1]))
+            said = "holds nothing, " if alike[0] else ""
+            said += f"loaded {len(alike[1])} x, by {programs}" if programs else "not loaded"
+            place_of = [*where, f"{names[-1]} {runs(range(first, first + count))}"]
+            link = f"cell{numbers[first]}"
+            parts.append(linked([link], f"{', '.join(place_of)}: {said}", *drawn))
+            first += count
+        return parts
+
+    def _box(
+        self,
+        is_empty: bool,
+        loads: Sequence[tuple[int, Program]],
+        count: int,
+        place: Place,
+        owner: int | None,
+    ) -> list[str]:
+        """Draw neighbouring cells that look alike."""
+        look = FREE
+        edge = SOFT if owner is None else sequence_color(owner)
+        line = ""
+        if loads:
+            step, program = loads[-1]
+            look = Look(sequence_color(program[self.axis]), is_pale=step < self.step)
+        elif is_empty:
+            look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
+        elif self.accesses and self.step + 1 == steps_of(self.accesses):
+            edge, line = WRONG, 'stroke-width="2.5"'
+        drawn = [shape(*place, look), box(*place, "none", 1, edge, line)]
+        pitch = place.width / count
+        if pitch > 12:
+            marks = (
+                f"M{place.x + i * pitch:g} {place.y:g}v{place.height:g}" for i in range(1, count)
+            )
+            drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
+        return drawn
+
+    def _words(self, loads: Sequence[tuple[int, Program]], place: Place, room: float) -> list[str]:
+        """Write which programs load cells in this step, or how often earlier steps did."""
+        now = [load for load in loads if load[0] == self.step]
+        words = " ".join(self._names(now))
+        if not words and len(loads) > 1:
+            words = f"{len(loads)} x"
+        return [label(place.x + 3, place.y + 12, words, 11, INK, room, f"{BOLD};{HALO}")]
+
+    def _names(self, loads: Sequence[tuple[int, Program]]) -> list[str]:
+        """Return programs as "(1,0)": with as many axes as the grid has."""
+        axes = 1 + max(
+            (i for a in self.accesses for i, at in enumerate(a.program) if at), default=0
+        )
+        names = [f"({','.join(map(str, program[:axes]))})" for _, program in loads]
+        return list(dict.fromkeys(names))
+
+
+def bytes_of(loads: Loads, tensors: Sequence[str] = ("k_cache",)) -> tuple[int, int]:
+    """Return the bytes of tensors that hold something, and the loaded ones, each time counted."""
+    needed = loaded = 0
+    for name in tensors:
+        x = loads.given[name]
+        needed += int((~x.isnan()).sum()) * x.element_size()
+        for access in loads.of.get(name, []):
+            loaded += len(np.unique(access.elements)) * x.element_size()
+    return needed, loaded
+
+
+def steps_of(accesses: Sequence[Access]) -> int:
+    """Return how many loads the longest program does."""
+    return 1 + max((access.step for access in accesses), default=0)
+
+
+# The opening --------------------------------------------------------------------------------------
+
+
+def opening() -> Explorer:
+    """Show the loads of each rung's programs beside its speed; without Triton the speeds alone."""
+    shapes = list(SHAPES)
+    rungs = list(RUNGS)
+    caption = (
+        "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
+        "query heads. The number beside a page is its id, a colour is a sequence, and each page "
+        "has a stripe for each KV head: solid is loaded in this step, pale was loaded before. "
+        "Progress is in % of the rung's steps."
+    )
+    return explore(
+        partial(_draw_opening, _loads_of_rungs()),
+        caption,
+        rung=(rungs, rungs[0]),
+        progress=([round(100 * i / 12) for i in range(13)], 0),  # the longest has 13 steps
+        shape=(shapes, shapes[0]),
+    )
+
+
+def _loads_of_rungs() -> dict[str, Loads]:
+    """Return what the rungs load; nothing where there is no Triton."""
+    if not find_spec("triton"):
+        return {}
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton does not compile for older GPUs
+    from pagedlab_lessons.kernels07.watch import loads_of_rungs
+
+    return loads_of_rungs(LENGTHS)
+
+
+def _draw_opening(loads: dict[str, Loads], rung: str, progress: int, shape: str) -> Drawing:
+    """Draw memory as a rung's programs load it, and beside it the speed of each rung.
+
+    Args:
+        loads: of the rungs; empty without Triton.
+        rung: one of `RUNGS`.
+        progress: which step, in per cent: 0 is the first one, 100 the last.
+        shape: one of `SHAPES`.
+    """
+    headline = f"Rung {rung}"
+    memory: list[Item] = []
+    if loads:
+        headline, cells = _memory(loads[rung], progress)
+        axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
+        if rung[0] == "7":
+            axes += ", split"
+        memory = [note(f"colour: sequence; solid: loaded now, by program ({axes})"), cells]
+    found = recorded()
+    speeds = speeds_of(SHAPES[shape])
+    *_, last = names = list(RUNGS)
+    shown = speeds if rung == last else names[: names.index(rung) + 1]
+    hidden = [name for name in speeds if name not in shown]  # a guess about it comes later
+    speed: list[Item] = [
+        title((f"GB/s of keys and values, {shape}", f"GB/s, {shape}"), above=(0, 8)),
+        note(f"{found['machine']['card']}, {found['machine']['date']}"),
+        ladder(speeds, found["roofs"]["copy"] / 1e9, rung, hidden),
+    ]
+    change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6, lines=(1, 2))
+    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
+    columns = Beside([[*memory, change], speed], shares=(0.58, 0.42))
+    return page(headline, columns, name=name, shown_width=950)
+
+
+def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
+    """Return what a step of a rung shows, in words and as a picture."""
+    accesses = loads.of["k_cache"]
+    last = steps_of(accesses) - 1
+    step = round(progress / 100 * last)
+    working = sum(access.step == step for access in accesses)
+    programs = len({access.program for access in accesses})
+    needed, loaded = bytes_of(loads)
+    headline = (
+        f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
+        f"each key loaded {loaded / needed:.0f} x"
+    )
+    pages = -(-loads.given["seq_lens"] // 16)
+    owners = {
+        int(page): b for b, table in enumerate(loads.given["tables"]) for page in table[: pages[b]]
+    }
+    x = loads.given["k_cache"]
+    return headline, Cells(x, accesses, step, rows=True, width=(8, 4.85), owners=owners)
+
+
+# A reader's kernel --------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """What is drawn of a puzzle's kernel, and of a right kernel in a smaller case.
+
+    Args:
+        tensors: that are drawn. The smaller case has the last.
+        color: what gives a program its colour.
+        text: what the smaller case shows.
+        shape: of the tensor there.
+        loads: the elements that each program loads there; the others hold nothing.
+    """
+
+    tensors: Sequence[str]
+    color: str
+    text: str
+    shape: tuple[int, ...]
+    loads: dict[Program, Sequence[int]]
+
+
+_OF_PROGRAM = "the program that loads"
+_OF_HEAD = "the head of the program that loads"
+_OF_SEQUENCE = "the sequence of the program that loads"
+_TWO_PAGES = (2, 4, 1, 1)
+_PAGE_0 = range(4)
+_FILLED_OF_PAGE_1 = range(4, 7)
+SHOWN = {
+    "weights": Shown(
+        ["s"],
+        _OF_PROGRAM,
+        "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
+        (6,),
+        {(0,): range(4), (1,): range(4, 6)},
+    ),
+    "scores": Shown(
+        ["k"],
+        _OF_HEAD,
+        "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
+        (2, 2, 2),
+        {(0,): (0, 1, 4, 5), (1,): (2, 3, 6, 7)},
+    ),
+    "online_step": Shown(
+        ["s", "v"],
+        _OF_PROGRAM,
+        "Two values of four numbers: the only program loads each number once.",
+        (2, 4),
+        {(0,): range(8)},
+    ),
+    "paged_scores": Shown(
+        ["table", "k_cache"],
+        _OF_HEAD,
+        "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
+        "head 1.",
+        (2, 2, 2, 2),
+        {(0,): (8, 9, 12, 13, 0, 1), (1,): (10, 11, 14, 15, 2, 3)},
+    ),
+    "decode": Shown(
+        ["k_cache"],
+        _OF_SEQUENCE,
+        "Two sequences, two query heads for a KV head: two programs load each key.",
+        _TWO_PAGES,
+        {
+            (0, 0): _PAGE_0,
+            (0, 1): _PAGE_0,
+            (1, 0): _FILLED_OF_PAGE_1,
+            (1, 1): _FILLED_OF_PAGE_1,
+        },
+    ),
+    "grouped": Shown(
+        ["k_cache"],
+        _OF_SEQUENCE,
+        "Two sequences, two query heads for a KV head: one program loads each key.",
+        _TWO_PAGES,
+        {(0, 0): _PAGE_0, (1, 0): _FILLED_OF_PAGE_1},
+    ),
+    "split": Shown(
+        ["k_cache"],
+        "the split of the program that loads",
+        "One sequence of seven tokens in two splits: a program for each loads its share.",
+        _TWO_PAGES,
+        {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
+    ),
+}
+
+
+def _cells(name: str, x: torch.Tensor, accesses: Sequence[Access], step: int) -> Cells:
+    """Return the cells of a tensor of a puzzle."""
+    is_whole = name in ("decode", "grouped", "split")
+    return Cells(x, accesses, step, rows=is_whole, axis=2 if name == "split" else 0)
+
+
+def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
+    """Draw a puzzle's tensors, and what a kernel loads of them in its first steps.
+
+    As long as nothing is loaded, a smaller case is drawn solved.
+    """
+    shown = SHOWN[name]
+    items: list[Item] = []
+    for tensor in shown.tensors:
+        x = loads.given[tensor]
+        items.append(note(f"{tensor} {list(x.shape)}"))
+        items.append(_cells(name, x, loads.of.get(tensor, []), step - 1))
+    needed, loaded = bytes_of(loads, shown.tensors)
+    headline = "Nothing loaded yet."
+    if loaded:
+        headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
+    elif not loads.stopped:
+        items += _solved_case(name)
+    explained = (
+        f"colour: {shown.color}; pale: loaded in an earlier step; dotted: holds nothing; "
+        "framed in orange: needed, and never loaded"
+    )
+    return page(headline, note(loads.stopped or explained), *items)
+
+
+def _solved_case(name: str) -> list[Item]:
+    """Return what a right kernel loads in a case smaller than the puzzle's."""
+    shown = SHOWN[name]
+    x = torch.full(shown.shape, torch.nan)
+    accesses = []
+    for program, elements in shown.loads.items():
+        x.view(-1)[list(elements)] = 0
+        accesses.append(Access(program, 0, np.array(elements)))
+    cells = _cells(name, x, accesses, 0)
+    return [title("A smaller case, solved", above=0), note(shown.text), cells]
+
+
+def _show_loads(name: str, answer: Any) -> Explorer:
+    """Show the loads of a kernel, or of the parts of puzzle 7, in a puzzle's example."""
+    from pagedlab_lessons.kernels07.watch import loads_in_puzzle
+
+    loads = loads_in_puzzle(name, answer)
+    steps = max(steps_of(loads.of.get(tensor, [])) for tensor in SHOWN[name].tensors)
+    number = 1 + list(SHOWN).index(name)
+    verb = "load" if isinstance(answer, dict) else "loads"
+    caption = f"What {_called(answer)} {verb} in the example of puzzle {number}"
+    controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+    return explore(partial(_draw_loads, name, loads), caption, **controls)
+
+
+def _called(answer: Any) -> str:
+    """Return the reader's name of a kernel, or of its parts."""
+    parts: list[Any] = [*answer.values()] if isinstance(answer, dict) else [answer]
+    return ", ".join(part.__name__ for part in parts)
+
+
+# `watch.weights(my_weights)` and so on: one for each puzzle
+watch = SimpleNamespace(**{name: partial(_show_loads, name) for name in SHOWN})
+
+
+def bench(answer: Any = None, **cut: int) -> Explorer:
+    """Show a reader's kernel of puzzle 5, 6, 7 or 8 in the ladder.
+
+    Where Triton compiles its speed is measured, otherwise its loads are counted.
+
+    Args:
+        answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}. Without one
+            nothing is measured.
+        cut: tile, num_stages and num_warps.
+    """
+    if not answer:
+        text = "No kernel of yours yet"
+        return explore(lambda: f"<p>{text}: puzzle 5, 6 or 7 makes one.</p>", text)
+    from pagedlab_lessons.kernels07.watch import INTERPRETED, loads_of_rungs
+
+    if INTERPRETED:
+        found = {name: bytes_of(x) for name, x in loads_of_rungs(LENGTHS, answer).items()}
+        times = {name: loaded / needed for name, (needed, loaded) in found.items()}
+        bars = Bars(times, 1, "the floor: each byte once", "{:.2g} x", now="yours")
+        drawing = page("Bytes of keys loaded, for each byte that is needed", bars)
+    else:
+        drawing = measured_now(answer, **cut)
+    return explore(lambda: drawing, f"{_called(answer)} in the ladder")

@@ -1,0 +1,180 @@
+"""The ladder of notebook 07: the measured speed of each rung and of its peers, and bars for them.
+
+The speeds are those of data/results, measured by `benchmarks/attention.py --rungs`. `measured_now`
+measures a reader's kernel beside the rungs.
+"""
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from pagedlab.shipped import results
+from pagedlab_lessons.colors import sequence_color
+from pagedlab_lessons.drawing import (
+    BOLD,
+    HALO,
+    INK,
+    LINE,
+    SOFT,
+    Drawing,
+    Place,
+    box,
+    label,
+    linked,
+    wide,
+)
+from pagedlab_lessons.drawing.flow import Drawn, Space, page
+
+SHAPES = {
+    "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
+    "Qwen2.5-7B, 64 x 4,096": "qwen2.5-7b decode 64 x 4096, block 16",
+    "Qwen2.5-0.5B, 256 x 1,024": "qwen2.5-0.5b decode 256 x 1024, block 16",
+    "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
+}
+RUNGS = {  # what each rung changes, and what that does
+    "1 one page at a time": "A tile is one page: much waiting for few keys.",
+    "2 a tile of several pages": "A tile is two pages: twice the keys in one wait.",
+    "3 heads share a load": "Each key is loaded once for all heads, by a quarter of the programs.",
+    "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
+    "5 more in flight": "Two tiles are loaded ahead instead of one.",
+    "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
+    "7 splits and their merge": (
+        "Several programs share a sequence; a merge follows. Tiles of 64 (above: 32)."
+    ),
+}
+UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
+PEERS = {
+    "pagedlab": "the library's kernel",
+    UNPAGED: "unpaged, cuDNN",
+    "gather + SDPA": "gather, then torch",
+}
+# Names of methods in benchmarks/attention.py, and of their bars.
+METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
+
+
+def recorded() -> dict[str, Any]:
+    """Return the measured ladder: machine, roofs, rows, and the compiler's figures."""
+    return results("h200")["ladder"]
+
+
+def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
+    """Return the recorded GB/s of each rung and peer.
+
+    Args:
+        case: one of the values of `SHAPES`.
+        pages: slots in a page, 16 or 64. Not every kernel was measured with 64.
+    """
+    case = case.replace("block 16", f"block {pages}")
+    rows = {
+        row["method"]: row["GB/s"]
+        for row in recorded()["rows"]
+        if row["case"] == case and "GB/s" in row
+    }
+    return {name: rows[method] for method, name in METHODS.items() if method in rows}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar for each kernel, and a dotted line that they are compared with.
+
+    Args:
+        values: by name.
+        line: the value of the line.
+        line_says: what it is.
+        written: how a value is written.
+        now: the name to mark.
+        hidden: names whose value is shown as a question mark.
+    """
+
+    values: dict[str, float]
+    line: float
+    line_says: str
+    written: str = "{:,.0f}"
+    now: str = ""
+    hidden: Collection[str] = ()
+
+    def __call__(self, space: Space) -> Drawn:
+        left = space.x + space.pick(184, 172)
+        unit = (space.x + space.width - 50 - left) / max(self.line, *self.values.values())
+        end = left + unit * self.line
+        pitch = space.pick(26, 18)
+        y = space.y + 12
+        line = f"M{end:.1f} {space.y + 4:.0f}V{y + pitch * len(self.values):.0f}"
+        parts = [f'<path d="{line}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>']
+        for name in self.values:
+            parts.append(self._bar(name, Place(space.x, y, left - space.x, pitch), unit))
+            y += pitch
+        place = min(end, space.x + space.width) - wide(self.line_says, 12)
+        parts.append(label(place, y + 14, self.line_says, 12, SOFT))
+        return Drawn(parts, y + 22)
+
+    def _bar(self, name: str, place: Place, unit: float) -> str:
+        """Draw a bar, its name in `place` and its value behind it."""
+        x, y, width, pitch = place
+        base = y + pitch / 2 + 1
+        if name in self.hidden:
+            return label(x, base, name, 12, SOFT, width - 8) + label(x + width + 5, base, "?", 12)
+        value = self.written.format(self.values[name])
+        bar = unit * self.values[name]
+        color, share = self._look(name)
+        look = BOLD if name == self.now else ""
+        drawn = [
+            box(x, y, width + bar, pitch - 5, LINE, 0),  # the whole row can be pointed at
+            box(x + width, y, bar, pitch - 5, color, share, color),
+            label(x, base, name, 12, INK, width - 8, look),
+            label(x + width + bar + 5, base, value, 12, look=f"{look};{HALO}"),
+        ]
+        of_line = f"{self.values[name] / self.line:.1%} of {self.line_says.partition(':')[0]}"
+        return linked([name], f"{name}: {value}, {of_line}", *drawn)
+
+    def _look(self, name: str) -> tuple[str, float]:
+        """Return the colour of a bar and its share: the marked one, a rung, or a peer."""
+        if name == self.now:
+            return sequence_color(5), 1
+        return (sequence_color(0), 0.75) if name in RUNGS else (sequence_color(1), 0.3)
+
+
+def ladder(speeds: dict[str, float], copy: float, now: str, hidden: Collection[str] = ()) -> Bars:
+    """Return bars of speeds in GB/s, beside the speed of a copy."""
+    return Bars(speeds, copy, f"a copy: {copy:,.0f}", now=now, hidden=hidden)
+
+
+def measured_now(answer: Any, **cut: int) -> Drawing:
+    """Measure a kernel and the rungs with Llama-3-8B's heads, 32 x 4,096, and draw their speeds.
+
+    Args:
+        answer: the reader's kernel.
+        cut: tile, num_stages and num_warps.
+    """
+    from triton.testing import do_bench, do_bench_cudagraph
+
+    from pagedlab.kernels.attention import triton_attention
+    from pagedlab_lessons.kernels07 import ladder as rungs
+
+    q = torch.randn(32, 32, 128, dtype=torch.bfloat16, device="cuda")
+    k, v = torch.randn(2, 32 * 256, 16, 8, 128, dtype=q.dtype, device="cuda")
+    tables = torch.randperm(len(k), device="cuda").int().view(32, 256)
+    seq_lens, starts = torch.full((32,), 4096).int().cuda(), torch.arange(33).int().cuda()
+    target = torch.empty_like(k)
+    copy = 2 * k.nbytes / do_bench(lambda: target.copy_(k), return_mode="median") / 1e6
+    own = rungs.decoder(answer, **cut)
+    batch = q, k, v, tables, seq_lens
+    kernels = {"yours": own}
+    kernels |= dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))
+    kernels[PEERS["pagedlab"]] = partial(triton_attention, query_starts=starts)
+    exact = triton_attention(*batch, query_starts=starts).double()
+    error = (own(*batch) - exact).norm() / exact.norm()
+    if not error < 0.02:  # bf16 gives 0.002
+        return page(f"Not measured: it differs from attention by {error:.0%}.")
+    speeds = {}
+    for name, run in kernels.items():
+        with suppress(Exception):  # a smaller card has too little shared memory for some
+            ms = do_bench_cudagraph(lambda run=run: run(*batch), return_mode="median")
+            speeds[name] = 2 * k.nbytes / ms / 1e6
+    card = torch.cuda.get_device_name()
+    headline = f"{card}, measured now: GB/s of keys and values, Llama-3-8B, 32 x 4,096"
+    return page(headline, ladder(speeds, copy, "yours"))
