@@ -10,7 +10,6 @@ import matplotlib
 import pytest
 
 pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
-from pagedlab_lessons.drawing.flow import page as page_of
 from pagedlab_lessons.kernels07 import ladder, loads, speeds
 from pagedlab_lessons.kernels07 import watch as watching
 from pagedlab_lessons.kernels07.loads import bench, opening, watch
@@ -155,24 +154,14 @@ def test_the_first_picture_follows_its_controls(first_picture, rung, progress, s
     assert not any("textLength" in name for name in names), "they are not squeezed on a page that is loaded in part"
 
 
-def test_the_first_picture_hides_the_speeds_of_later_rungs(first_picture):
-    """They are asked for below. The last rung shows all."""
-    measured = speeds.speeds_of(speeds.SHAPES["Llama-3-8B, 32 x 4,096"])
-    written = [f">{speed:,.0f}<" for speed in measured.values()]
-    first_picture.set(rung=ONE_PAGE)
-    assert [speed in page(first_picture) for speed in written] == [True, *[False] * (len(written) - 1)]
-    first_picture.set(rung=SPLIT)
-    assert all(speed in page(first_picture) for speed in written)
-
-
 def test_the_ladder_is_what_was_measured():
     assert list(speeds.METHODS)[:7] == list(ladder.RUNGS)
     found = speeds.recorded()
-    for case in speeds.SHAPES.values():
+    for shape, case in speeds.SHAPES.items():
         measured = speeds.speeds_of(case)
         rows = {row["method"]: row["GB/s"] for row in found["rows"] if row["case"] == case and "GB/s" in row}
         assert measured == {name: rows[method] for method, name in speeds.METHODS.items() if method in rows}
-        text = page_of("GB/s", speeds.ladder(measured, found["roofs"]["copy"] / 1e9, ONE_PAGE))
+        text = speeds.draw_speeds(shape)
         assert all(f">{speed:,.0f}<" in text for speed in measured.values())
 
 

@@ -1,6 +1,6 @@
 """The pictures of notebook 07: what the programs of a kernel load, cell by cell and step by step.
 
-opening()                 the loads of a rung beside the speeds of all rungs
+opening()                 the loads of each rung
 watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
 bench(kernel)             a reader's kernel in the ladder
 """
@@ -36,16 +36,12 @@ from pagedlab_lessons.drawing import (
     shape,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Beside, Both, Drawn, Item, Space, Text, note, page, title
+from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
 from pagedlab_lessons.kernels07.speeds import (
     RUNGS,
-    SHAPES,
     Bars,
-    ladder,
     measured_now,
-    recorded,
-    speeds_of,
 )
 from pagedlab_lessons.widgets.explore import Explorer, explore
 
@@ -216,8 +212,7 @@ def steps_of(accesses: Sequence[Access]) -> int:
 
 
 def opening() -> Explorer:
-    """Show the loads of each rung's programs beside its speed; without Triton the speeds alone."""
-    shapes = list(SHAPES)
+    """Show what each rung's programs load, step by step."""
     rungs = list(RUNGS)
     caption = (
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
@@ -228,9 +223,8 @@ def opening() -> Explorer:
     return explore(
         partial(_draw_opening, _loads_of_rungs()),
         caption,
-        rung=(rungs, rungs[0]),
+        rung=(rungs, rungs[-1]),
         progress=([round(100 * i / 12) for i in range(13)], 0),  # the longest has 13 steps
-        shape=(shapes, shapes[0]),
     )
 
 
@@ -245,37 +239,24 @@ def _loads_of_rungs() -> dict[str, Loads]:
     return loads_of_rungs(LENGTHS)
 
 
-def _draw_opening(loads: dict[str, Loads], rung: str, progress: int, shape: str) -> Drawing:
-    """Draw memory as a rung's programs load it, and beside it the speed of each rung.
+def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
+    """Draw memory as a rung's programs load it, and say what the rung changes.
 
     Args:
         loads: of the rungs; empty without Triton.
         rung: one of `RUNGS`.
         progress: which step, in per cent: 0 is the first one, 100 the last.
-        shape: one of `SHAPES`.
     """
-    headline = f"Rung {rung}"
-    memory: list[Item] = []
-    if loads:
-        headline, cells = _memory(loads[rung], progress)
-        axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
-        if rung[0] == "7":
-            axes += ", split"
-        memory = [note(f"colour: sequence; solid: loaded now, by program ({axes})"), cells]
-    found = recorded()
-    speeds = speeds_of(SHAPES[shape])
-    *_, last = names = list(RUNGS)
-    shown = speeds if rung == last else names[: names.index(rung) + 1]
-    hidden = [name for name in speeds if name not in shown]  # a guess about it comes later
-    speed: list[Item] = [
-        title((f"GB/s of keys and values, {shape}", f"GB/s, {shape}"), above=(0, 8)),
-        note(f"{found['machine']['card']}, {found['machine']['date']}"),
-        ladder(speeds, found["roofs"]["copy"] / 1e9, rung, hidden),
-    ]
     change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6, lines=(1, 2))
-    name = f"Rung {rung}: the keys that its programs load, and its speed beside the other rungs"
-    columns = Beside([[*memory, change], speed], shares=(0.58, 0.42))
-    return page(headline, columns, name=name, shown_width=950)
+    if not loads:
+        return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
+    headline, cells = _memory(loads[rung], progress)
+    axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
+    if rung[0] == "7":
+        axes += ", split"
+    explained = note(f"colour: sequence; solid: loaded now, by program ({axes})")
+    name = f"Rung {rung}: the keys that its programs load. {headline}"
+    return page(headline, explained, cells, change, name=name)
 
 
 def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
@@ -295,7 +276,7 @@ def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
         int(page): b for b, table in enumerate(loads.given["tables"]) for page in table[: pages[b]]
     }
     x = loads.given["k_cache"]
-    return headline, Cells(x, accesses, step, rows=True, width=(8, 4.85), owners=owners)
+    return headline, Cells(x, accesses, step, rows=True, width=(12, 4.85), owners=owners)
 
 
 # A reader's kernel --------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ The speeds are those of data/results, measured by `benchmarks/attention.py --run
 measures a reader's kernel beside the rungs.
 """
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +86,6 @@ class Bars:
         line_says: what it is.
         written: how a value is written.
         now: the name to mark.
-        hidden: names whose value is shown as a question mark.
     """
 
     values: dict[str, float]
@@ -95,7 +93,6 @@ class Bars:
     line_says: str
     written: str = "{:,.0f}"
     now: str = ""
-    hidden: Collection[str] = ()
 
     def __call__(self, space: Space) -> Drawn:
         left = space.x + space.pick(184, 172)
@@ -116,8 +113,6 @@ class Bars:
         """Draw a bar, its name in `place` and its value behind it."""
         x, y, width, pitch = place
         base = y + pitch / 2 + 1
-        if name in self.hidden:
-            return label(x, base, name, 12, SOFT, width - 8) + label(x + width + 5, base, "?", 12)
         value = self.written.format(self.values[name])
         bar = unit * self.values[name]
         color, share = self._look(name)
@@ -138,9 +133,21 @@ class Bars:
         return (sequence_color(0), 0.75) if name in RUNGS else (sequence_color(1), 0.3)
 
 
-def ladder(speeds: dict[str, float], copy: float, now: str, hidden: Collection[str] = ()) -> Bars:
+def ladder(speeds: dict[str, float], copy: float, now: str) -> Bars:
     """Return bars of speeds in GB/s, beside the speed of a copy."""
-    return Bars(speeds, copy, f"a copy: {copy:,.0f}", now=now, hidden=hidden)
+    return Bars(speeds, copy, f"a copy: {copy:,.0f}", now=now)
+
+
+def draw_speeds(shape: str) -> Drawing:
+    """Draw the recorded speeds of all rungs and peers.
+
+    Args:
+        shape: one of `SHAPES`.
+    """
+    found = recorded()
+    headline = f"{found['machine']['card']}: GB/s of keys and values, {shape}"
+    rung = list(RUNGS)[-1]
+    return page(headline, ladder(speeds_of(SHAPES[shape]), found["roofs"]["copy"] / 1e9, rung))
 
 
 def measured_now(answer: Any, **cut: int) -> Drawing:
