@@ -13,7 +13,7 @@ import xxhash
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from pagedlab_lessons.checks.prefix import A, B
+from pagedlab_lessons.checks.n05 import A, B
 
 from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks
 from pagedlab.prefix import PrefixCache, hash_chain

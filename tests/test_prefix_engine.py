@@ -7,7 +7,7 @@ evictions: tests/test_scheduler.py.
 
 import pytest
 import torch
-from pagedlab_lessons.checks.prefix import A, B, ChecksOwnTokens
+from pagedlab_lessons.checks.n05 import A, B, ChecksOwnTokens
 from pagedlab_lessons.replay import replay
 from pagedlab_lessons.traces import shared_prompts
 

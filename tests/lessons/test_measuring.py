@@ -1,6 +1,6 @@
 """The model of a server, percentiles, and runs of several engines, as notebook 14 uses them."""
 
-from pagedlab_lessons.checks.measuring import fair_ratios
+from pagedlab_lessons.checks.n14 import fair_ratios
 from pagedlab_lessons.measuring import (
     OURS,
     Asked,

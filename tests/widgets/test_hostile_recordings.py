@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 
-from pagedlab_lessons.checks.scheduling import ToyEngine
+from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.timeline import run_of
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets.assets import script

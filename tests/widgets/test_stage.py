@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from pagedlab_lessons.checks.scheduling import ToyEngine
+from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets import stage as module
 from pagedlab_lessons.widgets.opening import unpacked

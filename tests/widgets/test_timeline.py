@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagedlab_lessons.checks.scheduling import Cheapest, FirstThatFits, Patient, ToyEngine
+from pagedlab_lessons.checks.n09 import Cheapest, FirstThatFits, Patient, ToyEngine
 from pagedlab_lessons.drawing import fill
 from pagedlab_lessons.timeline import KINDS, Cell, Row, run_of
 from pagedlab_lessons.widgets import BlockPoolWidget, Stage

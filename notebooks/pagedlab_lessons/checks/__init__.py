@@ -17,7 +17,7 @@ Only an interrupt by the reader does. A check stops after a million steps, or af
 the system has an alarm. A loop inside of a C function hears neither.
 
 How to write a check. A check is registered under its function's name, in a cell of a notebook or in
-a module `checks/<topic>.py`. protocol.py lists the checks of each module, and has all names below.
+the module with the notebook's number. protocol.py lists the checks of each, and has all names.
 If values can be compared, write a right answer, the cases to try, and what a right answer proves:
 
     @compared("Right at every fill of the last block.", [(1, 4), (4, 4), (5, 4)])
@@ -28,19 +28,19 @@ If values can be compared, write a right answer, the cases to try, and what a ri
 Otherwise write a function of the answer and decorate it with `exercise`. It returns what a right
 answer proves and raises `Wrong` for a wrong one. It runs the reader's code inside `trying`. For
 classes, decorate it with `exercise_of_methods`. `search` runs sequences of operations on the answer
-beside a reference, short ones first, and shrinks what fails; blocks.py shows how.
+beside a reference, short ones first, and shrinks what fails; n02.py shows how.
 
 In the notebook an exercise is one cell with the tag `exercise`: the stub, then `check.NAME(...)`.
 It uses nothing of the cells above but imports. Folded below it are hints and
 `<details><summary>Solution</summary>` with one ```python fence, which takes the stub's place.
-tests/checks/wrong_<topic>.py lists three wrong answers for each check.
+tests/checks/wrong_nNN.py lists three wrong answers for each check.
 """
 
 from importlib import import_module
 
 from pagedlab_lessons.checks.protocol import (
+    MODULE_OF,
     REGISTERED,
-    TOPIC_OF,
     Check,
     CheckResult,
     compared,
@@ -59,14 +59,14 @@ class Checks:
     """
 
     def __getattr__(self, name: str) -> Check:
-        if name in TOPIC_OF:
-            import_module(f"{__name__}.{TOPIC_OF[name]}")
+        if name in MODULE_OF:
+            import_module(f"{__name__}.{MODULE_OF[name]}")
         if name not in REGISTERED:
             raise AttributeError(f"there is no check {name!r}; there are {', '.join(dir(self))}")
         return REGISTERED[name]
 
     def __dir__(self) -> list[str]:
-        return sorted({*TOPIC_OF, *REGISTERED})
+        return sorted({*MODULE_OF, *REGISTERED})
 
 
 check = Checks()

@@ -1,4 +1,12 @@
-"""What all checks share: results, comparison of values, and the search for a counterexample."""
+"""What all checks share: results, stubs, comparison of values, and the search for a counterexample.
+
+Four kinds of checks use it:
+
+    cases    `compared`: a right function, and the arguments to try
+    walk     `search` in an `exercise`: sequences of operations on an answer beside a reference
+    kernel   kernels.py: launches whose loads and stores are watched
+    verdict  any other `exercise`: a function that judges an answer
+"""
 
 from __future__ import annotations
 
@@ -10,62 +18,52 @@ import math
 import random
 import textwrap
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pagedlab_lessons.colors import GREEN, NEUTRAL, VERMILION
-from pagedlab_lessons.readers_code import bounded, explain, in_time, text_of
+from pagedlab_lessons.readers_code import (
+    MAX_STEPS,
+    StillRunning,
+    bounded,
+    explain,
+    in_time,
+    text_of,
+)
 
-if TYPE_CHECKING:
-    import torch
-
-# The notebooks of each module, and its checks. A check imports what it needs itself and no more:
-# some modules need torch, which a browser does not have.
-TOPICS = {
-    # 00, 02, 03
-    "blocks": (
-        "table_by_hand",
-        "block_pool",
-        "slot",
-        "block_table",
-        "broken_pools",
-        "copy_on_write",
-        "copies_after_forks",
-        "truncate",
-        "order_of_frees",
+# The checks of each notebook's module. A module imports what its checks need and no more: some need
+# torch, which a browser does not have.
+NAMES = {
+    "n00": ("table_by_hand",),
+    "n01": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
+    "n02": ("slot", "block_pool", "block_table", "broken_pools"),
+    "n03": ("copy_on_write", "copies_after_forks", "truncate", "order_of_frees"),
+    "n04": ("reorder_beams", "beam_blocks", "saved_prefill"),
+    "n05": ("prefix_cache", "leaf_first", "foreign_kv"),
+    "n06": ("softmax_step", "merge_halves", "shared_heads"),
+    "n07": (
+        "weights",
+        "scores",
+        "online_step",
+        "paged_scores",
+        "decode",
+        "grouped",
+        "split",
+        "launch",
     ),
-    # 01
-    "fragmentation": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
-    # 04
-    "sharing": ("reorder_beams", "beam_blocks", "saved_prefill"),
-    # 05
-    "prefix": ("prefix_cache", "leaf_first", "foreign_kv"),
-    # 06
-    "softmax": ("softmax_step", "merge_halves", "shared_heads"),
-    # 07, puzzles 1 to 7
-    "kernel": ("weights", "scores", "online_step", "paged_scores", "decode", "grouped", "split"),
-    # 07, puzzle 8
-    "launched": ("launch",),
-    # 08
-    "qwen": ("peak_blocks", "attend_one", "mended_pool"),
-    # 09
-    "scheduling": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
-    # 10
-    "speed": ("step_floor", "step_time", "wasted_rows"),
-    # 11
-    "parallel": ("mlp_part", "heads_of_rank", "wire_bytes"),
-    # 12
-    "speculative": ("roll_back", "kept_tokens", "acceptance_rule"),
-    # 13
-    "serving": ("engine_loop", "closed_salt"),
-    # 14
-    "measuring": ("arrivals", "latencies", "goodput", "fair_ratios"),
-    # 15
-    "capstone": (
+    "n08": ("peak_blocks", "attend_one", "mended_pool"),
+    "n09": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
+    "n10": ("step_floor", "step_time", "wasted_rows"),
+    "n11": ("mlp_part", "heads_of_rank", "wire_bytes"),
+    "n12": ("roll_back", "kept_tokens", "acceptance_rule"),
+    "n13": ("engine_loop", "closed_salt"),
+    "n14": ("arrivals", "latencies", "goodput", "fair_ratios"),
+    "n15": (
         "my_pool",
         "my_table",
         "my_cache",
@@ -76,17 +74,12 @@ TOPICS = {
         "my_engine",
     ),
 }
-TOPIC_OF = {name: topic for topic, names in TOPICS.items() for name in names}
+MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 
-_COLORS = {
-    "passed": GREEN,
-    "failed": VERMILION,
-    "not attempted": NEUTRAL,
-    "not finished": NEUTRAL,
-}
+_COLORS = {"passed": GREEN, "failed": VERMILION}
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
-_STYLE = "border-left:4px solid {color};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
+_Right = TypeVar("_Right", bound=Callable[..., Any])
 
 
 # Results ------------------------------------------------------------------------------------------
@@ -118,20 +111,18 @@ class CheckResult:
         lines = [f"{self.status} · {self.name}", self.message]
         if self.setup:
             lines.append(f"     {self.setup}")
-        for number, line in enumerate(self.operations, 1):
-            lines.append(f"{number:3}  {line}")
+        lines += [f"{number:3}  {line}" for number, line in enumerate(self.operations, 1)]
         if self.expected or self.got:
-            lines.append(f"expected   {self.expected}")
-            lines.append(f"yours      {self.got}")
+            lines += [f"expected   {self.expected}", f"yours      {self.got}"]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head, _, body = str(self).partition("\n")
-        color = _COLORS[self.status]
+        style = _STYLE.format(_COLORS.get(self.status, NEUTRAL))
         title = f"<b>{html.escape(head)}</b>"  # in the ink of the page: the colours are too pale
-        return f'<pre style="{_STYLE.format(color=color)}">{title}\n{html.escape(body)}</pre>'
+        return f'<pre style="{style}">{title}\n{html.escape(body)}</pre>'
 
 
 class Wrong(Exception):
@@ -200,40 +191,40 @@ def compared(
     cases: Sequence[tuple[Any, ...]] = (),
     *,
     name: str = "",
-    why: Callable[..., str] | None = None,
-) -> Callable[[_Function], _Function]:
+    **options: Any,
+) -> Callable[[_Right], _Right]:
     """Register a check that compares an answer with the decorated function.
 
-    The function itself stays what it is. It and `why` are called with every case at once, so that
-    a mistake in the check is found where it is written.
+    The function itself stays what it is. It is called with every case at once, and so is `why`: a
+    mistake in the check is found where it is written.
 
     Args:
         proves: what a right answer does; `{}` becomes the number of cases.
         cases: a list with a tuple of arguments for each case, small ones first.
         name: the check's name; by default the function's.
-        why: takes the arguments of a case, returns why its right result is right.
+        options: of `compare`, such as `why`.
 
     Raises:
         ValueError: If the cases are no list of tuples, or the series has a check of this name.
     """
-    is_list = isinstance(cases, (list, tuple))
-    if not is_list or not cases or not all(isinstance(case, tuple) for case in cases):
+    if not all(isinstance(case, tuple) for case in cases):
         raise ValueError(
-            "compared needs a text and a list of cases, each a tuple of arguments, as in "
-            f'@compared("Right for all {{}} cases.", [(5,), (8,)]), got {proves!r} and {cases!r}'
+            f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
         )
+    kept = copy.deepcopy(cases)
 
-    def register(right: _Function) -> _Function:
-        kept = copy.deepcopy(cases)
-        compare(right, right, kept, why)
+    def register(right: _Right) -> _Right:
+        compare(right, right, kept, **options)
 
         def compare_all(answer: Any) -> str:
-            compare(answer, right, kept, why)
+            compare(answer, right, kept, **options)
             return proves.replace("{}", str(len(kept)))
 
         compare_all.__module__ = right.__module__
-        called = f"Your function is called like {right.__name__}{inspect.signature(right)}."
-        compare_all.__doc__ = f"{inspect.cleandoc(right.__doc__ or '')}\n\n{called}"
+        doc = inspect.cleandoc(right.__doc__ or "")
+        if inspect.isfunction(right):
+            doc += f"\n\nYour function is called like {right.__name__}{inspect.signature(right)}."
+        compare_all.__doc__ = doc
         _register(name or right.__name__, compare_all)
         return right
 
@@ -241,13 +232,13 @@ def compared(
 
 
 def _register(name: str, function: Callable[[Any], str], methods: Sequence[str] = ()) -> Check:
-    if name in TOPIC_OF and not function.__module__.startswith("pagedlab_lessons.checks."):
+    if name in MODULE_OF and not function.__module__.startswith("pagedlab_lessons.checks."):
         raise ValueError(
             f"the series has a check {name!r}; choose a name that is not in dir(check)"
         )
 
     def run(answer: Any) -> CheckResult:
-        return _judge(name, function, answer, methods)
+        return replace(_judge(function, answer, methods), name=name)
 
     run.__name__ = name
     run.__module__ = function.__module__
@@ -257,9 +248,7 @@ def _register(name: str, function: Callable[[Any], str], methods: Sequence[str] 
     return run
 
 
-def _judge(
-    name: str, function: Callable[[Any], str], answer: Any, methods: Sequence[str]
-) -> CheckResult:
+def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) -> CheckResult:
     """Run a check on an answer. Nothing but an interrupt leaves this function as an error."""
     try:
         with in_time():
@@ -268,43 +257,37 @@ def _judge(
             if missing:
                 message = f"Still to write: {', '.join(missing)}."
                 if not written:
-                    return CheckResult("not attempted", message, name=name)
-                message = f"Written: {', '.join(written)}. {message}"
-                return CheckResult("not finished", message, name=name)
+                    return CheckResult("not attempted", message)
+                return CheckResult("not finished", f"Written: {', '.join(written)}. {message}")
             found = function(answer)
-            if isinstance(found, CheckResult):  # another process has judged
-                return found
-            return CheckResult("passed", found, name=name)
+            # Another process may have judged.
+            return found if isinstance(found, CheckResult) else CheckResult("passed", found)
     except KeyboardInterrupt:
         raise
     except NotImplementedError as error:
         message = text_of(error) or "Your code still raises NotImplementedError."
-        return CheckResult("not attempted", message, name=name)
+        return CheckResult("not attempted", message)
     except Wrong as error:
-        return _failed(name, error)
+        return _failed(error)
     except BaseException as error:
         # The answer has a form that the check did not foresee, or it is exit() and its kin.
-        return _failed(name, Wrong("Your answer stops the check.", "no error", explain(error)))
+        return _failed(Wrong("Your answer stops the check.", "no error", explain(error)))
 
 
-def _failed(name: str, wrong: Wrong) -> CheckResult:
-    """Return the result for a wrong answer. Long texts are shortened to where they differ."""
-    expected, got = text_of(wrong.expected), text_of(wrong.got)
-    start = 0
-    if max(len(expected), len(got)) > MAX_TEXT:
-        pairs = enumerate(zip(expected, got, strict=False))
-        differs = next((i for i, (right, yours) in pairs if right != yours), 0)
-        start = max(0, differs - MAX_TEXT // 2)
-    operations = tuple(map(_shortened, wrong.operations))
-    shown = _shortened(expected, start), _shortened(got, start)
-    return CheckResult("failed", _shortened(str(wrong)), wrong.setup, operations, *shown, name)
+def _failed(wrong: Wrong) -> CheckResult:
+    """Return the result for a wrong answer. Long texts are shortened."""
+    texts = str(wrong), wrong.setup, text_of(wrong.expected), text_of(wrong.got)
+    message, setup, expected, got = map(_shortened, texts)
+    return CheckResult(
+        "failed", message, setup, tuple(map(_shortened, wrong.operations)), expected, got
+    )
 
 
-def _shortened(text: str, start: int = 0) -> str:
-    """Return at most `MAX_TEXT` characters of a text from `start` on, and say what is left out."""
-    part = text[start : start + MAX_TEXT]
-    before = "..." if start else ""
-    return text if part == text else f"{before}{part}... ({len(text):,} characters in all)"
+def _shortened(text: str) -> str:
+    """Return at most `MAX_TEXT` characters of a text, and say how many there are."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}... ({len(text):,} characters in all)"
 
 
 # Stubs --------------------------------------------------------------------------------------------
@@ -354,7 +337,7 @@ def _is_idle(statement: ast.stmt) -> bool:
     return constant or isinstance(statement, ast.Pass)
 
 
-# Comparing ----------------------------------------------------------------------------------------
+# Cases --------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -363,6 +346,7 @@ def trying(
     message: str = "Your code raises an error.",
     setup: str = "",
     expected: object = "no error",
+    steps: int = MAX_STEPS,
 ) -> Iterator[None]:
     """Run a reader's code in this block, with a limit of steps.
 
@@ -374,94 +358,149 @@ def trying(
         message: what to say about an error.
         setup: the line that the operations begin with.
         expected: what should have come out.
+        steps: after which the code counts as endless.
     """
     try:
-        with bounded():
+        with bounded(steps):
             yield
-    except NotImplementedError:
+    except (NotImplementedError, KeyboardInterrupt):
         raise
     except Wrong as wrong:
         wrong.setup = wrong.setup or setup
         wrong.operations = wrong.operations or operations
         raise
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # exit() and its kin too: the reader gets a verdict
-        raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
+        if isinstance(error, StillRunning):
+            message = "Your code does not end."
+        cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
+        raise Wrong(message, expected, explain(cause), *operations, setup=setup) from None
 
 
 def compare(
     answer: Callable[..., Any],
-    reference: Callable[..., Any],
-    cases: Iterable[tuple[Any, ...]],
+    right: Callable[..., Any],
+    cases: Sequence[tuple[Any, ...]],
     why: Callable[..., str] | None = None,
+    *,
+    through: Callable[..., Any] | None = None,
+    told: Callable[..., Sequence[str]] | None = None,
+    mistakes: Mapping[str, Callable[..., Any]] | None = None,
+    within: float = 1e-9,
 ) -> None:
-    """Call `answer` and `reference` with each case.
+    """Call `answer` and `right` with each case.
 
     Args:
         answer: the reader's function.
-        reference: a right one.
+        right: a right one.
         cases: arguments to try. Put small ones first: the reader sees the first that differs.
         why: takes the arguments of a case, returns why the right result is right, or "".
+        through: takes a function and the arguments of a case, returns what is compared; by default
+            the function's result.
+        told: takes the arguments of a case, returns the lines of Python that the reader sees; by
+            default the call.
+        mistakes: by what is said of it, a function with a known mistake.
+        within: how far numbers may be off, relative and absolute.
 
     Raises:
         Wrong: For the first case in which the two differ.
     """
     name = getattr(answer, "__name__", "answer")
+
+    def result(function: Callable[..., Any], case: tuple[Any, ...]) -> Any:
+        given = copy.deepcopy(case)
+        return through(function, *given) if through else function(*given)
+
     for case in cases:
+        call = f"{name}({', '.join(map(_written, case))})"
+        lines = told(*case) if told else [call]
         words = why(*copy.deepcopy(case)) if why else ""
-        message = "The smallest case that differs:" + (f"\n{words}" if words else "")
-        expected = reference(*copy.deepcopy(case))
-        with trying(f"{name}({', '.join(map(repr, case))})", expected=expected):
-            got = answer(*copy.deepcopy(case))
+        expected = result(right, case)
+        with trying(*lines, expected=_written(expected)):
+            got = result(answer, case)
             if isinstance(expected, tuple) and isinstance(got, list):
                 got = tuple(got)  # a pair may be written as a list
-            if got is None:
-                message = f"It returns None: is a `return` missing? {message}"
-            elif _is_of_another_kind(expected, got):
-                message = f"It returns a value of type {type(got).__name__}. {message}"
-            agree(expected, got, message)
+            if same(expected, got, within):
+                continue
+            said = ""
+            for mistake, function in (mistakes or {}).items():
+                if same(result(function, case), got, within):
+                    said = mistake
+            if isinstance(expected, dict) and isinstance(got, dict) and [*expected] == [*got]:
+                key = next(key for key in got if not same(expected[key], got[key], within))
+                expected, got = expected[key], got[key]
+                said = said or f"{key} differs. {_what_differs(expected, got)}"
+            said = said or _what_differs(expected, got)
+            raise Wrong("\n".join(filter(None, [said, words])), *shown(expected, got, within))
 
 
-def _is_of_another_kind(expected: Any, got: Any) -> bool:
-    """Return whether a value has another type than the right one; all numbers are one kind."""
-    if isinstance(expected, Number):
-        return not isinstance(got, Number) and shape(got) != []
-    return expected is not None and not isinstance(got, type(expected))
+def _what_differs(expected: Any, got: Any) -> str:
+    """Return the first sentence about a value that is not the expected one."""
+    said = "The smallest case that differs:"
+    if got is None:
+        return f"It returns None: is a `return` missing? {said}"
+    numbers = isinstance(expected, Number) and isinstance(got, Number)
+    if expected is not None and not numbers and not isinstance(got, type(expected)):
+        return f"It returns a value of type {type(got).__name__}. {said}"
+    if is_tensor(expected) and shape(got) != shape(expected):
+        return f"It returns a tensor of another shape. {said}"
+    return said
 
 
-def agree(expected: Any, got: Any, message: str, say: Callable[[Any], str] | None = None) -> None:
-    """Compare two values; floats, also in lists and dicts, may differ by one part in 10^9.
+def agree(expected: Any, got: Any, message: str) -> None:
+    """Raise `Wrong` with this message if two values differ; floats may differ by one part in 10^9.
 
     Args:
-        expected: the right value.
+        expected: the right value; a string is shown without quotes.
         got: the answer's value.
         message: what to say if they differ.
-        say: puts a value into words; by default `str` for the right one, `repr` for the answer's.
-
-    Raises:
-        Wrong: If they differ.
     """
-    if not _same(expected, got):
-        raise Wrong(message, say(expected) if say else expected, say(got) if say else repr(got))
+    if not same(expected, got):
+        raise Wrong(message, expected, got if isinstance(got, str) else repr(got))
 
 
-def _same(expected: Any, got: Any) -> bool:
-    """Return whether two values are equal; floats, also in lists and dicts, nearly so."""
+def same(expected: Any, got: Any, within: float = 1e-9) -> bool:
+    """Return whether two values are equal; floats, also in lists, dicts and tensors, nearly so."""
     if isinstance(expected, float) and isinstance(got, (int, float)):
-        return math.isclose(expected, got, rel_tol=1e-9, abs_tol=1e-12)
+        return math.isclose(expected, got, rel_tol=within, abs_tol=within / 1000)
     if isinstance(expected, (list, tuple)) and type(got) is type(expected):
-        return len(got) == len(expected) and all(map(_same, expected, got))
+        return len(got) == len(expected) and all(
+            same(right, yours, within) for right, yours in zip(expected, got, strict=True)
+        )
     if isinstance(expected, dict) and isinstance(got, dict):
-        return got.keys() == expected.keys() and all(_same(expected[key], got[key]) for key in got)
+        return got.keys() == expected.keys() and all(
+            same(expected[key], got[key], within) for key in got
+        )
+    if is_tensor(expected):
+        alike = is_tensor(got) and shape(got) == shape(expected)
+        return alike and not first_wrong(expected, got, within)
     try:
         return bool(expected == got)
     except (ValueError, RuntimeError):  # several numbers in an array or a tensor
         return False
 
 
-def first_wrong(expected: torch.Tensor, got: torch.Tensor, within: float = 1e-9) -> list[int]:
-    """Return the indices of the first number of `got` that is too far from the expected one.
+# Tensors ------------------------------------------------------------------------------------------
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether a value is a tensor. Torch is not imported for it: a browser has none."""
+    return type(x).__name__ == "Tensor"
+
+
+def normal(seed: int = 0) -> Callable[..., Any]:
+    """Return `torch.randn` in fp64, which gives the same numbers each time it is made.
+
+    Args:
+        seed: another one gives other numbers.
+    """
+    import torch  # noqa: PLC0415 - a browser has none
+
+    generator = torch.Generator().manual_seed(seed)
+    return partial(torch.randn, dtype=torch.float64, generator=generator)
+
+
+def first_wrong(expected: Any, got: Any, within: float = 1e-9) -> list[int]:
+    """Return the indices of the first number of a tensor that is too far from the expected one.
 
     NaN is always too far. Returns [] if every number is right.
 
@@ -479,6 +518,27 @@ def shape(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return [shape(part) for part in x]
     return list(x.shape) if hasattr(x, "shape") else type(x).__name__
+
+
+def shown(expected: Any, got: Any, within: float = 1e-9) -> tuple[str, str]:
+    """Return both values in words; of large tensors, the row with the first number that differs."""
+    if not is_tensor(expected) or shape(got) != shape(expected) or expected.numel() <= 8:
+        return _written(expected), _written(got)
+    *row, column = first_wrong(expected, got, within)
+    first = column // 8 * 8
+    columns = f"{first or ''}:{first + 8}"
+    where = f" at [{', '.join([*map(str, row), columns])}]"
+    right, yours = (say(x[tuple(row)][first : first + 8]) for x in (expected, got))
+    return right + where, yours + where
+
+
+def _written(x: Any) -> str:
+    """Return a value as text: small tensors as lists, the shapes of large ones."""
+    if is_tensor(x):
+        return say(x) if x.numel() <= 8 else f"a tensor {shape(x)}"
+    if isinstance(x, tuple) and any(map(is_tensor, x)):
+        return f"({', '.join(map(_written, x))})"
+    return repr(x)
 
 
 def say(x: Any, digits: int = 5) -> str:

@@ -2,53 +2,35 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pagedlab.blocks import BlockEvent, BlockPool, BlockTable, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks.blocks import family
-from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
-
-_CHANCE = random.Random(0)
-# Parents of one step after the other, the smallest first. A beam that is not among them is dropped.
-_HISTORIES = [
-    [[0]],
-    [[0, 1]],
-    [[1, 0]],
-    [[0, 0]],
-    *([_CHANCE.choices(range(width), k=width) for _ in range(4)] for width in (2, 3, 4, 6)),
-]
-_PROMPTS = [(4, 6), (4, 8), (16, 3), (1, 2)]  # block size, tokens
+from pagedlab_lessons.checks.n02 import family
+from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search, trying
 
 
-@exercise
-def reorder_beams(answer: Any) -> str:
-    """my_reorder(tables, parents): the tables of the next step's beams.
+def beams_trial(answer: Any, width: int, block_size: int, prompt: int) -> Trial:
+    """Reorder beams again and again; each appends a token before.
 
-    No block is allocated or copied, and the tables of dropped beams are freed.
+    Args:
+        answer: the reader's function.
+        width: number of beams.
+        block_size: of the pool.
+        prompt: tokens that all beams share.
     """
-    for block_size, prompt in _PROMPTS:
-        for history in _HISTORIES:
-            _follow(answer, block_size, prompt, history)
-    return (
-        "Beams are dropped, continued and forked by changing counts. No block is allocated or "
-        "copied: the cost of a step\ndoes not depend on the length of the sequences, except for "
-        "the lists of numbers."
-    )
-
-
-def _follow(answer: Any, block_size: int, prompt: int, history: list[list[int]]) -> None:
-    """Reorder beams step by step; raise `Wrong` at the first mistake."""
-    width = len(history[0])
     pool, tables = family(prompt, block_size, width - 1)
-    setup = f"pool = BlockPool({pool.num_blocks}, {block_size})"
-    done = [f"beams over a prompt of {prompt} tokens: a table and {width - 1} forks of it"]
-    for parents in history:
-        for beam in tables:
-            beam.append(1)
-        done.append(f"every beam appends a token; tables = my_reorder(tables, {parents})")
-        with trying(*done, setup=setup):
-            tables = _reordered(answer, pool, tables, parents)
+    yield f"{width} beams over a prompt of {prompt} tokens in blocks of {block_size}"
+    chance = random.Random(width)
+    some = [[*range(width)], [*reversed(range(width))], [0] * width]
+    some += [chance.choices(range(width), k=width) for _ in range(5)]
+    choices = {f"each appends a token; my_reorder(tables, {each})": each for each in some}
+    while True:
+        parents = choices[(yield list(choices))]
+        for table in tables:
+            table.append(1)
+        tables = _reordered(answer, pool, tables, parents)
 
 
 def _reordered(
@@ -64,9 +46,8 @@ def _reordered(
         message = "Return a list of block tables, one for each parent."
         raise Wrong(message, f"{len(parents)} tables", repr(new)[:80])
     made = [f"{each.kind} {each.block_id}" for each in events if each.kind in ("allocate", "copy")]
-    if made:
-        message = "No block may be allocated or copied: every block that is needed exists."
-        raise Wrong(message, "none", ", ".join(made))
+    message = "No block may be allocated or copied: every block that is needed exists."
+    agree("none", ", ".join(made) or "none", message)
     got = [(list(table.block_ids), table.num_tokens) for table in new]
     agree(expected, got, "The new beams do not hold their parents' blocks.")
     if not _all_different(new) or not _all_different([table.block_ids for table in new]):
@@ -81,6 +62,22 @@ def _reordered(
 def _all_different(objects: Sequence[object]) -> bool:
     """Return whether no object is there twice."""
     return len({id(one) for one in objects}) == len(objects)
+
+
+@exercise
+def reorder_beams(answer: Any) -> str:
+    """my_reorder(tables, parents): the tables of the next step's beams.
+
+    No block is allocated or copied, and the tables of dropped beams are freed.
+    """
+    search([partial(beams_trial, answer, 1, 4, 6)], sequences=3, walks=0)
+    sizes = [(2, 4, 6), (3, 4, 8), (4, 16, 3), (6, 1, 2)]
+    search([partial(beams_trial, answer, *size) for size in sizes], sequences=60, length=8)
+    return (
+        "Beams are dropped, continued and forked by changing counts. No block is allocated or "
+        "copied: the cost of a step\ndoes not depend on the length of the sequences, except for "
+        "the lists of numbers."
+    )
 
 
 def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> str:

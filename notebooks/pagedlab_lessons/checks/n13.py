@@ -11,9 +11,9 @@ from string import ascii_lowercase
 from typing import Any
 
 from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks.prefix import Served
-from pagedlab_lessons.checks.protocol import Wrong, agree, exercise, trying
-from pagedlab_lessons.readers_code import StillRunning, explain
+from pagedlab_lessons.checks.n05 import Served
+from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
+from pagedlab_lessons.readers_code import StillRunning
 from pagedlab_serve.engine_thread import run_loop
 
 # The loop -----------------------------------------------------------------------------------------
@@ -115,39 +115,26 @@ _SCRIPTS: list[list[Arrival]] = [
 ]
 
 
-@exercise
-def engine_loop(answer: Any) -> str:
+def _diary(loop: Callable[..., Any], *script: Arrival) -> str:
+    desk = Desk(list(script))
+    loop(desk, desk.busy, desk.step)
+    return " ".join(desk.diary)
+
+
+@compared(
+    "No request waits for the end of another one, nothing runs twice at once, and an idle engine "
+    "sleeps.",
+    [tuple(script) for script in _SCRIPTS],
+    through=_diary,
+    told=lambda *script: [f"{name} arrives before step {at}, wants {n}" for name, at, n in script],
+    why=lambda *script: "Step only while busy(). None means: stop at once. The order of events:",
+)
+def engine_loop(inbox: Any, busy: Any, step: Any) -> None:
     """loop(inbox, busy, step): run every message in the inbox, then a step, and again.
 
     If there is no work it sleeps in `inbox.get()`. It ends when it takes None.
     """
-    for script in _SCRIPTS:
-        right, desk = Desk(script), Desk(script)
-        run_loop(right, right.busy, right.step)  # type: ignore[arg-type]
-        lines = [f"{name} arrives before step {at}, wants {steps}" for name, at, steps in script]
-        with trying(*lines):
-            try:
-                answer(desk, desk.busy, desk.step)
-            except (NotImplementedError, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # exit() and its kin too
-                desk.diary.append(f"and then {explain(error)}")
-            _compare_diaries(right.diary, desk.diary)
-    return (
-        "No request waits for the end of another one, nothing runs twice at once, and an idle "
-        "engine sleeps."
-    )
-
-
-def _compare_diaries(expected: list[str], got: list[str]) -> None:
-    """Raise `Wrong` if the diaries differ; a long one is cut."""
-    got = got[: len(expected) + 4]
-    message = "The order of events differs:"
-    if NONE in got and expected == got[: len(expected)]:
-        message = "None means: stop at once. The order of events differs:"
-    elif "step()" in got:
-        message = "Step only while busy(). The order of events differs:"
-    agree(" ".join(expected), " ".join(got) or "nothing", message, str)
+    run_loop(inbox, busy, step)
 
 
 # The salt -----------------------------------------------------------------------------------------
@@ -156,7 +143,7 @@ Caller = tuple[str | None, str | None]  # tenant and cache_salt
 
 _PARTS = ("a", "b", "", "None", "null", None)
 # What one may put between the two, and a name may hold.
-_GLUES = ("", ":", "/", ",", '", "', "', '", "|", "-", "_", " ", "\0", "\n")
+_GLUES = ("", ":", "/", ",", "|", "-", "_", " ", "\0")
 _LONG = 300 * "x"  # an answer may keep the first characters only, or the last
 # Names that an answer may take for one name.
 _ALIKE = ("a ", " a", "A", "\u00e4", "a\u0308", "\u00f6", "fi", "\ufb01")
@@ -217,7 +204,8 @@ def _check_salts(answer: Any, first: Caller, second: Caller) -> str | None:
         _, found = [server.serve(range(48), salt=salt) for salt in salts]
         rule = "may share" if first == second else "must not share blocks"
         message = f"These two {rule}. Their salts: {salts}."
-        agree(32 * (first == second), found, message, "the second finds {} tokens".format)
+        wanted, finds = (f"the second finds {n} tokens" for n in (32 * (first == second), found))
+        agree(wanted, finds, message)
     return salts[1]
 
 
@@ -234,22 +222,16 @@ def _check_digest(answer: Any, varied: str) -> None:
     line = f"salt_for({varied}={names[0]!r})"
     with trying(line, expected="a salt"):
         salts = [answer(name, None) if varied == "tenant" else answer("a", name) for name in names]
-    columns = list(zip(*(salt or "" for salt in salts), strict=False))
-    values = [len(set(column)) for column in columns]
-    bits = sum(map(log2, values))
-    if bits < _ENOUGH_BITS - 0.1:
-        message = (
-            f"Of a {varied} of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most. A spy "
-            "who has read your code\nlooks for a name with another's salt, and finds one. Write "
-            "both values out, or take a\ncryptographic hash."
-        )
-        raise Wrong(message, f"{_ENOUGH_BITS} bits or more", f"{salts[0]!r}", line)
-    vary = sum(value > 1 for value in values)
-    changed = sum(column[0] != column[-1] for column in columns)
-    if vary < _LETTERS and changed < 0.75 * vary:
-        message = (
-            f"Another last letter of the {varied} changes {changed} of {vary} characters of the "
-            "salt. A spy who has\nread your code computes a name with another's salt. A "
-            "cryptographic hash changes nearly all."
-        )
-        raise Wrong(message, "another salt altogether", f"{salts[0]!r}, {salts[-1]!r}", line)
+        columns = list(zip(*(salt or "" for salt in salts), strict=False))
+        bits = sum(log2(len(set(column))) for column in columns)
+        vary = [column for column in columns if len(set(column)) > 1]
+        changed = sum(column[0] != column[-1] for column in vary)
+        is_hash = len(vary) >= _LETTERS or changed >= 0.75 * len(vary)
+        if bits < _ENOUGH_BITS - 0.1 or not is_hash:
+            message = (
+                f"Of a {varied} of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; "
+                f"another last letter changes {changed} of {len(vary)} characters.\nA spy who has "
+                "read your code finds a name with another's salt. Write both values out, or take "
+                "a\ncryptographic hash."
+            )
+            raise Wrong(message, f"{_ENOUGH_BITS} bits, nearly all of them changed", salts[0])

@@ -45,7 +45,7 @@ EDITS = {
         (
             "-num_tokens % block_size",
             "block_size - num_tokens % block_size",
-            "4 tokens fill a block of 4. A full block wastes nothing",
+            "A full block wastes nothing.",
         ),
         ("-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
         ("-num_tokens % block_size", "(block_size - 1) / 2"),

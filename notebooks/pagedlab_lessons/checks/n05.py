@@ -125,14 +125,14 @@ class Served:
             raise Wrong("match must return a BlockTable.", "a BlockTable", table)
         found = table.num_tokens
         full = size * len(table.block_ids)
-        agree(full, found, "match returns full blocks.", "num_tokens {}".format)
+        agree(f"num_tokens {full}", f"num_tokens {found}", "match returns full blocks.")
         if found >= len(token_ids):
             message = "The last token must be left to compute."
             raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
         contents = self._contents(token_ids, salt)
         for block_id, wanted in zip(table.block_ids, contents, strict=False):
             message = f"Block {block_id} has KV of a different past."
-            agree(wanted, self.memory[block_id], message, str)
+            agree(wanted, self.memory[block_id], message)
         table.append(len(token_ids) - found)
         first = found // size
         self.memory |= zip(table.block_ids[first:], contents[first:], strict=True)
@@ -159,11 +159,9 @@ class Served:
             "register gives a known hash another block. The first block keeps it: of two equal "
             "blocks only one is found."
         )
-        words = "the known hashes are those of blocks {}".format
-        agree(before, after[: len(before)], message, words)
-        if len(after) < full:
-            message = "A longer prompt must find every full block that was just registered."
-            raise Wrong(message, f"{full} blocks", f"{len(after)} blocks")
+        agree(before, after[: len(before)], message)
+        message = "A longer prompt must find every full block that was just registered."
+        agree(f"{max(full, len(after))} blocks", f"{len(after)} blocks", message)
 
     def _found(self, token_ids: list[int], salt: str | None) -> list[int]:
         """Return the blocks that a prompt with one more token finds now."""
@@ -226,7 +224,7 @@ def cache_trial(
         expected, got = (eval(line, {"server": each}) for each in servers)  # noqa: S307 - a choice
         if exact:
             message = f"{operation} finds another number of tokens."
-            agree(expected, got, message, "{} tokens".format)
+            agree(f"{expected} tokens", f"{got} tokens", message)
 
 
 @exercise_of_methods("match", "register")
@@ -263,19 +261,12 @@ def _random_cache(chance: random.Random) -> Cached:
     return last_used, {block: tree[block] for block in last_used}
 
 
-def _caches() -> list[Cached]:
-    """Return caches, the smallest first."""
-    chance = random.Random(2)
-    return sorted((_random_cache(chance) for _ in range(65)), key=lambda cache: len(cache[0]))
-
-
 def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
     leaves = {*last_used} - {parent[block_id] for block_id in last_used}
     return min(leaves, key=last_used.__getitem__)
 
 
 def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
-    """Return why the right block is evicted first."""
     oldest = min(last_used, key=last_used.__getitem__)
     right = _oldest_leaf(last_used, parent)
     words = f"Of the leaves, block {right} was used first: evict {right} first."
@@ -287,7 +278,7 @@ def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None])
 
 @compared(
     "Right in all {} caches tried: the evicted block is never one that others need to be found.",
-    _caches(),
+    sorted(map(_random_cache, [random.Random(2)] * 65), key=lambda cache: len(cache[0])),
     why=_why_evicted,
 )
 def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
@@ -302,7 +293,11 @@ def foreign_kv(answer: Sequence[str]) -> str:
     A list of strings over the blocks A, B and T, such as ["A", "AT"].
     """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
-    requests = _requests_of(answer, blocks)
+    requests = answer if isinstance(answer, (list, tuple)) else []
+    are_named = [isinstance(one, str) and one and {*one} <= {*blocks} for one in requests]
+    if not requests or not all(are_named):
+        message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
+        raise Wrong(message, "a list of strings", repr(answer))
     server = Served(ChecksOwnTokens, 16 * len(requests) + 256, 16)
     steps = []
     for number, request in enumerate(requests, 1):
@@ -323,16 +318,3 @@ def foreign_kv(answer: Sequence[str]) -> str:
         f"none in {number} requests",
         *steps[-6:],
     )
-
-
-def _requests_of(answer: Any, blocks: Mapping[str, Any]) -> list[str]:
-    """Return the requests if each is a string of names of blocks."""
-    if isinstance(answer, str):
-        message = "One string is one request: put the requests into a list."
-        raise Wrong(message, "a list", repr(answer))
-    requests = list(answer) if isinstance(answer, Sequence) else []
-    are_named = [isinstance(one, str) and one and {*one} <= {*blocks} for one in requests]
-    if not requests or not all(are_named):
-        message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
-        raise Wrong(message, "a list of strings", repr(answer))
-    return requests

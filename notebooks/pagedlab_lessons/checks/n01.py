@@ -2,15 +2,13 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks.protocol import Wrong, compare, compared, exercise
+from pagedlab_lessons.checks.protocol import Wrong, compared, exercise
 from pagedlab_lessons.memory import GIB, FirstFit, OutOfMemory
 
 
 def _why_users(memory: int, weights: int, bytes_per_token: int, max_length: int) -> str:
-    """Return why this many users fit, with sizes in GiB."""
     free = memory / GIB / 10
     left = memory / GIB - free - weights / GIB
     each = bytes_per_token * max_length / GIB
@@ -41,70 +39,42 @@ def users_that_fit(memory: int, weights: int, bytes_per_token: int, max_length: 
     return for_kv // (bytes_per_token * max_length)
 
 
-_FULL = [(4, 4), (8, 4)]
-_NOT_FULL = [(5, 4), (3, 4), (1, 4)]
-_ALL_FILLS = [
-    (num_tokens, block_size)
-    for block_size in (2, 16, 48, 1)
-    for num_tokens in range(1, 3 * block_size + 2)
-]
-
-
-@exercise
-def last_block_waste(answer: Any) -> str:
-    """Slots of the last block that `num_tokens` tokens leave empty; a full block wastes none."""
-    try:
-        compare(answer, _waste, _FULL)
-    except Wrong as error:
-        # A mistake that is not about the full block is shown first.
-        compare(answer, _waste, _NOT_FULL, why=_why_waste)
-        message = "4 tokens fill a block of 4. A full block wastes nothing:"
-        raise Wrong(message, error.expected, error.got, *error.operations) from None
-    compare(answer, _waste, [*_NOT_FULL, *_ALL_FILLS], why=_why_waste)
-    return (
-        "Right at every fill of the last block, the full one included. Over many lengths it "
-        "averages (B - 1) / 2."
-    )
-
-
-def _waste(num_tokens: int, block_size: int) -> int:
-    return -num_tokens % block_size
-
-
 def _why_waste(num_tokens: int, block_size: int) -> str:
-    """Return the number of blocks and of slots that these tokens need."""
     num_blocks = blocks_for(num_tokens, block_size)
-    return f"Slots: {num_blocks} x {block_size} = {num_blocks * block_size}. Tokens: {num_tokens}."
+    slots = num_blocks * block_size
+    if slots == num_tokens:
+        return f"{num_tokens} tokens fill {slots} slots. A full block wastes nothing."
+    return f"Slots: {num_blocks} x {block_size} = {slots}. Tokens: {num_tokens}."
 
 
-def _many_requests() -> list[tuple[list[int], float]]:
-    """Return cases of 30 requests each, with three limits."""
-    return [
-        (random.Random(seed).choices(range(1, 4001), k=30), limit)
-        for seed in range(20)
-        for limit in (0.01, 0.04, 0.25)
-    ]
+@compared(
+    "Right at every fill of the last block, the full one included. Over many lengths it averages "
+    "(B - 1) / 2.",
+    # A mistake that is not about the full block is shown first.
+    [
+        *((n, 4) for n in (5, 3, 1, 4, 8)),
+        *((n, size) for size in (2, 16, 48, 1) for n in range(1, 3 * size + 2)),
+    ],
+    why=_why_waste,
+)
+def last_block_waste(num_tokens: int, block_size: int) -> int:
+    """Slots of the last block that `num_tokens` tokens leave empty; a full block wastes none."""
+    return -num_tokens % block_size
 
 
 def _empty_share(lengths: Sequence[int], block_size: int) -> float:
     """Return the share of the allocated slots that is empty with blocks of this size."""
     allocated = sum(blocks_for(length, block_size) * block_size for length in lengths)
-    return 1 - sum(lengths) / allocated
+    return (allocated - sum(lengths)) / allocated
 
 
-def _largest_block(lengths: Sequence[int], limit: float) -> int:
-    """Return the largest power of two, up to 1,024, with an empty share below `limit`, or 1."""
-    for exponent in range(10, 0, -1):
-        size = 2**exponent
-        allocated = sum(blocks_for(length, size) * size for length in lengths)
-        if allocated - sum(lengths) < limit * allocated:
-            return size
-    return 1
+def _largest(lengths: Sequence[int], limit: float) -> int:
+    sizes = [2**exponent for exponent in range(11)]
+    return max((size for size in sizes if _empty_share(lengths, size) < limit), default=1)
 
 
 def _why_largest(lengths: Sequence[int], limit: float) -> str:
-    """Return the empty shares for the right block size and the next one, beside the limit."""
-    largest = _largest_block(lengths, limit)
+    largest = _largest(lengths, limit)
     shares = [
         f"Blocks of {size} leave {_empty_share(lengths, size):.2%} of the slots empty."
         for size in (largest, 2 * largest)
@@ -125,7 +95,11 @@ def _why_largest(lengths: Sequence[int], limit: float) -> str:
         ([5, 9], 0.25),
         ([1, 1, 3], 0.1),
         ([3072, 1000], 0.25),
-        *_many_requests(),
+        *(
+            (random.Random(seed).choices(range(1, 4001), k=30), limit)
+            for seed in range(20)
+            for limit in (0.01, 0.04, 0.25)
+        ),
     ],
     why=_why_largest,
 )
@@ -134,7 +108,7 @@ def largest_block(lengths: Sequence[int], limit: float) -> int:
 
     It is 1 if there is none.
     """
-    return _largest_block(lengths, limit)
+    return _largest(lengths, limit)
 
 
 @exercise
@@ -147,7 +121,7 @@ def useless_holes(answer: Sequence[int]) -> str:
     regions = [memory.allocate(5) for _ in range(20)]
     freed = list(answer)
     step = f"free({freed})"
-    if sorted(set(freed) & set(range(20))) != sorted(freed):
+    if not set(freed) <= set(range(20)) or len(set(freed)) < len(freed):
         message = "A region number is wrong or repeated."
         raise Wrong(message, "different numbers, each from 0 to 19", freed, step)
     for number in freed:

@@ -16,7 +16,6 @@ from pagedlab_lessons.measuring import OURS, Compared, Run
         for uniforms in ([], [0.0], [0.5], [0.5, 0.5], [0.1, 0.9, 0.5, 0.0, 0.99])
         for rate in (1.0, 2.0, 0.5)
     ],
-    name="arrivals",
 )
 def arrivals(rate: float, uniforms: Sequence[float]) -> list[float]:
     """The times at which requests arrive by a Poisson process, in seconds.
@@ -34,11 +33,9 @@ def arrivals(rate: float, uniforms: Sequence[float]) -> list[float]:
     return times
 
 
-def _why_not_admission(arrived: float, admitted: float, times: Sequence[float]) -> str:
-    """Return what is wrong with an answer that first differs where a request has waited."""
-    if len(times) == 1 and admitted > arrived:
-        return "You started the clock at admission: the client does not know it."
-    return ""
+def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return times[0] - began, max(gaps, default=0.0)
 
 
 @compared(
@@ -55,8 +52,11 @@ def _why_not_admission(arrived: float, admitted: float, times: Sequence[float]) 
         (8.0, 9.0, [9.5, 10.0, 10.0, 10.0, 14.0]),
         (8.0, 9.5, [10.0, 14.0, 14.5, 14.5]),
     ],
-    name="latencies",
-    why=_why_not_admission,
+    mistakes={
+        "You started the clock at admission: the client does not know it.": (
+            lambda arrived, admitted, times: _latencies(admitted, times)
+        ),
+    },
 )
 def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[float, float]:
     """The time to first token and the longest gap between two tokens, in seconds.
@@ -66,8 +66,7 @@ def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[
         admitted: when the engine began to work on it.
         times: when the client received each token, in order.
     """
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    return times[0] - arrived, max(gaps, default=0.0)
+    return _latencies(arrived, times)
 
 
 @compared(
@@ -83,7 +82,6 @@ def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[
         ),
         ([(2.0, 0.5), (8.0, 0.5), (2.0, 2.0), (4.0, 1.0)], (4.0, 1.0), 8.0),
     ],
-    name="goodput",
 )
 def goodput(
     latencies: Sequence[tuple[float, float]], limits: Sequence[float], seconds: float
@@ -111,7 +109,6 @@ _RUNS = [
     "Right: each ratio is of one host, one model and one workload, and the peer is the best one "
     "there. Rows without\na peer, or without our engine, have no ratio.",
     [([*runs],) for n in range(4) for runs in combinations(_RUNS, n)],
-    name="fair_ratios",
 )
 def fair_ratios(runs: Sequence[Run]) -> dict[Compared, float]:
     """Tokens a second of our engine over those of the best other engine.

@@ -3,7 +3,7 @@
 from math import inf
 
 import torch
-from pagedlab_lessons.checks.softmax import online_step
+from pagedlab_lessons.checks.n06 import online_step
 
 Tensor = torch.Tensor
 State = tuple[Tensor, Tensor, Tensor]
@@ -45,25 +45,25 @@ GROUPED = "q.unflatten(1, (k.shape[1], -1))"
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "softmax_step": [
-        ("base = new_m.masked_fill(new_m == -torch.inf, 0)", "base = new_m", "total differs after the last of these"),
+        ("base = new_m.masked_fill(new_m == -torch.inf, 0)", "base = new_m", "total differs."),
         (
             "torch.exp(m - base), torch.exp(scores - base)",
             "1, torch.exp(scores)",
-            "total differs after the last of these",
+            "total differs.",
         ),
         (
             "torch.exp(m - base), torch.exp(scores - base)",
             "1, torch.exp(scores - base)",
-            "total differs after the last of these",
+            "total differs.",
         ),
-        ("out = out * rescale", "out = out", "out differs after the last of these"),
+        ("out = out * rescale", "out = out", "out differs."),
         (
             "new_m = torch.maximum",
             "m = torch.full_like(m, -torch.inf)\n    new_m = torch.maximum",
-            "m differs after the last of these",
+            "m differs.",
         ),
-        ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs after the last of these"),
-        ("base = new_m.masked_fill", "new_m = base = new_m.masked_fill", "m differs after the last of these"),
+        ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs."),
+        ("base = new_m.masked_fill", "new_m = base = new_m.masked_fill", "m differs."),
         (
             "return new_m, total, out",
             "return new_m, total, out / total.clamp(min=1e-300)",
@@ -72,14 +72,14 @@ EDITS = {
         (
             "return new_m, total, out",
             "return new_m.squeeze(-1), total.squeeze(-1), out",
-            "m, total and out have other shapes.",
+            "another shape",
         ),
     ],
     "merge_halves": [
-        ("torch.exp(m_a - base), torch.exp(m_b - base)", "1, 1", "total differs after the last of these"),
-        ("m = torch.maximum(m_a, m_b)", "m = m_a", "m differs after the last of these"),
-        ("out_a * rescale_a + out_b * rescale_b", "out_a + out_b", "out differs after the last of these"),
-        ("base = m.masked_fill(m == -torch.inf, 0)", "base = m", "total differs after the last of these"),
+        ("torch.exp(m_a - base), torch.exp(m_b - base)", "1, 1", "total differs."),
+        ("m = torch.maximum(m_a, m_b)", "m = m_a", "m differs."),
+        ("out_a * rescale_a + out_b * rescale_b", "out_a + out_b", "out differs."),
+        ("base = m.masked_fill(m == -torch.inf, 0)", "base = m", "total differs."),
         (
             "out_a * rescale_a + out_b * rescale_b",
             "(out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
@@ -88,7 +88,7 @@ EDITS = {
         (
             "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
             "return (out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
-            "m, total and out have other shapes.",
+            "Return three tensors: m, total and out.",
         ),
         (
             "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
@@ -96,7 +96,7 @@ EDITS = {
             "    return m + total.log(), total / total, (out_a * rescale_a + out_b * rescale_b) / total",
             "This is an equivalent state",
         ),
-        ("torch.maximum", "torch.minimum", "m differs after the last of these"),
+        ("torch.maximum", "torch.minimum", "m differs."),
     ],
     "shared_heads": [
         (
@@ -104,14 +104,14 @@ EDITS = {
             "q.reshape(n, group, k.shape[1], head_dim).permute(2, 1, 0, 3)",
             "dealt out in turn",
         ),
-        (".permute(1, 2, 0, 3)", ".permute(1, 0, 2, 3)", "The score of query"),
+        (".permute(1, 2, 0, 3)", ".permute(1, 0, 2, 3)", "The smallest case that differs"),
         (
             SCORES,
             "(q.transpose(0, 1) @ k.repeat_interleave(group, dim=1).permute(1, 2, 0)).unflatten(0, (-1, group))",
-            "the keys were repeated in memory",
+            "keys were repeated in memory",
         ),
         # looks free: torch expands the keys and, since bmm wants one batch axis, copies them
-        (SCORES, f'torch.einsum("nhgd,lhd->nhgl", {GROUPED}, k)', "The scores have another shape"),
+        (SCORES, f'torch.einsum("nhgd,lhd->nhgl", {GROUPED}, k)', "another shape"),
     ],
 }
 RIGHT_EDITS = {

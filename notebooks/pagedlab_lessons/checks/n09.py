@@ -19,12 +19,10 @@ from pagedlab_lessons.checks.protocol import (
     Trial,
     Wrong,
     agree,
-    compare,
     compared,
     exercise,
     replay,
     search,
-    trying,
 )
 
 PATIENCE = 3  # how often the first in the queue may be passed
@@ -151,15 +149,6 @@ class Patient(Scheduler):
 
 
 _SIZES = {"s": 6, "m": 10, "L": 30}  # prompt tokens: with 3 new ones, 2, 3 and 8 blocks of 4
-_QUEUE_OPERATIONS = [
-    "step()",
-    "arrive('s')",
-    "arrive('sL')",
-    "arrive('sLssss')",
-    "arrive('sLms')",
-    "step(12)",
-]
-
 # In sixteen blocks small requests fit beside a large one, so two large ones are passed in turn.
 _TWO_LARGE = [
     "arrive('sLms')",
@@ -169,76 +158,42 @@ _TWO_LARGE = [
     "arrive('sLms')",
     "step(12)",
 ]
-_SCHEDULE_OPERATIONS = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
 
 
-def queue_trial(answer: type[Scheduler], num_blocks: int) -> Trial:
-    """Drive the reader's scheduler beside `Patient`, on the same arrivals.
-
-    No request grows beyond its blocks, so none is preempted.
-    """
-    blocks = f"{num_blocks} blocks of 4"
-    yield f"LLM(scheduler={answer.__name__}), {blocks}; for 3 steps s takes 2, m 3, L 8"
-    mine = ToyEngine(_checked(answer), num_blocks)
-    right = ToyEngine(Patient, num_blocks)
-    while True:
-        operation = yield _QUEUE_OPERATIONS
-        message = (
-            f"{operation} admits other requests. The first in the queue is passed {PATIENCE} times "
-            "at most, and only if it does not fit."
-        )
-        for first in [*right.scheduler.waiting][:1]:
-            passed = right.scheduler.passed  # type: ignore[attr-defined]
-            message += f"\nBefore it, {first.name} is the first and has been passed {passed} times."
-        expected, got = (
-            [sequence.name for plan in _plans(engine, operation) for sequence in plan.admitted]
-            for engine in (right, mine)
-        )
-        agree(expected, got, message, "admits {}".format)
-
-
-def schedule_trial(answer: type[Scheduler], num_blocks: int, max_sequences: int) -> Trial:
-    """Drive the reader's scheduler beside `Continuous`, on the same arrivals.
+def engine_trial(
+    answer: type[Scheduler],
+    right: type[Scheduler],
+    said: Callable[[Plan], str],
+    message: str,
+    operations: list[str],
+    num_blocks: int,
+    max_sequences: int = 8,
+) -> Trial:
+    """Drive the reader's scheduler beside a right one, on the same arrivals.
 
     No request grows beyond its first blocks, so no request has to be preempted.
+
+    Args:
+        answer: the reader's.
+        right: the right one.
+        said: what is compared of the plan of each step, in words.
+        message: what to say after the operation if it differs.
+        operations: that may come next, at any time.
+        num_blocks: of each pool.
+        max_sequences: that run at once.
     """
-    yield f"LLM(scheduler={answer.__name__}, {max_sequences=}), {num_blocks} blocks of 4"
-    right, mine = (
-        ToyEngine(scheduler, num_blocks, max_sequences=max_sequences)
-        for scheduler in (Continuous, _checked(answer))
+    limits = f"{max_sequences=}, {num_blocks} blocks of 4"
+    yield f"LLM(scheduler={answer.__name__}), {limits}; for 3 steps s takes 2, m 3, L 8"
+    theirs, mine = (
+        ToyEngine(kind, num_blocks, max_sequences=max_sequences)
+        for kind in (right, _checked(answer))
     )
     while True:
-        operation = yield _SCHEDULE_OPERATIONS
-        message = (
-            f"{operation} computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; each "
-            "line is a step."
-        )
+        operation = yield operations
         expected, got = (
-            [_computed(plan) for plan in _plans(engine, operation)] for engine in (right, mine)
+            "\n".join(map(said, _plans(engine, operation))) for engine in (theirs, mine)
         )
-        agree(expected, got, message, "\n".join)
-
-
-def _checked(answer: type[Scheduler]) -> type[Scheduler]:
-    """Return the reader's scheduler; it raises `Wrong` where it returns what it should not."""
-
-    class Checked(answer):  # type: ignore[misc, valid-type]
-        def next_waiting(self) -> Sequence:
-            chosen = super().next_waiting()
-            if not isinstance(chosen, Sequence):
-                message = "next_waiting returns a sequence, whether it fits or not."
-                raise Wrong(message, "one of self.waiting", chosen)
-            return chosen
-
-        def schedule(self) -> Plan:
-            plan = super().schedule()
-            if not isinstance(plan, Plan):
-                raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
-            for chunk in plan.chunks:
-                _check_slots(chunk)
-            return plan
-
-    return Checked
+        agree(expected, got, f"{operation} {message}")
 
 
 def _plans(engine: ToyEngine, operation: str) -> list[Plan]:
@@ -251,25 +206,37 @@ def _plans(engine: ToyEngine, operation: str) -> list[Plan]:
     return []
 
 
+def _checked(answer: type[Scheduler]) -> type[Scheduler]:
+    """Return the reader's scheduler; it raises `Wrong` for a plan that cannot be carried out."""
+
+    class Checked(answer):  # type: ignore[misc, valid-type]
+        def schedule(self) -> Plan:
+            plan = super().schedule()
+            if not isinstance(plan, Plan):
+                raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
+            for chunk in plan.chunks:
+                name, stop = chunk.sequence.name, chunk.stop
+                slots = chunk.sequence.table.num_tokens
+                message = (
+                    f"A token that is computed needs a slot: {name}'s table has {slots} slots, but "
+                    f"its chunk ends before token {stop}. `stop` is exclusive,\nand append takes "
+                    "the number of tokens that have no slot yet."
+                )
+                agree(f"{stop} slots for {name}", f"{slots} slots for {name}", message)
+            return plan
+
+    return Checked
+
+
 def _computed(plan: Plan) -> str:
     """Say which tokens a plan computes."""
     tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
     return " ".join(tokens) or "nothing"
 
 
-def _check_slots(chunk: Chunk) -> None:
-    """Raise `Wrong` unless the table ends where the chunk ends."""
-    name = chunk.sequence.name
-    slots = chunk.sequence.table.num_tokens
-    message = "A token that is computed needs a slot: append to the sequence's table."
-    if slots > chunk.stop:
-        message = (
-            f"{name}'s table has {slots} slots, but its chunk ends before token {chunk.stop}. "
-            "`stop` is exclusive (the step\ncomputes start to stop - 1), and append only the "
-            "tokens that have no slot yet."
-        )
-    if slots != chunk.stop:
-        raise Wrong(message, f"{chunk.stop} slots for {name}", f"{slots} slots")
+def _admitted(plan: Plan) -> str:
+    """Say which requests a plan admits."""
+    return f"admits {' '.join(sequence.name for sequence in plan.admitted) or 'none'}"
 
 
 @exercise
@@ -279,23 +246,17 @@ def schedule(answer: type[Scheduler]) -> str:
     It admits waiting requests in order, while a slot is free and `may_admit` is true. Then each
     running request gets slots for all its tokens that have none, and a chunk with them.
     """
-    _check_subclass(answer)
     if answer.schedule is Scheduler.schedule:
-        raise Wrong(
-            "Your class inherits schedule. Write it.", "def schedule(self): ...", "no schedule"
-        )
+        raise Wrong("Your class inherits schedule. Write it.", "def schedule(self)", "none")
+    message = "computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; a line is a step."
+    operations = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
+    trial = partial(engine_trial, answer, Continuous, _computed, message, operations)
     # Blocks are short in the first, places in the second.
-    starts = [partial(schedule_trial, answer, *limits) for limits in ((10, 3), (40, 2))]
-    search(starts, sequences=300, walks=60, length=16)
+    search([partial(trial, 10, 3), partial(trial, 40, 2)], sequences=300, walks=60, length=16)
     return (
         "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
         "and the next is\nadmitted in the same step."
     )
-
-
-def _check_subclass(answer: Any) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Scheduler)):
-        raise Wrong("Give a subclass of Scheduler.", "class ...(Scheduler)", repr(answer))
 
 
 @exercise
@@ -304,25 +265,19 @@ def patient(answer: type[Scheduler]) -> str:
 
     The first in the queue is passed three times at most.
     """
-    _check_subclass(answer)
-    search([partial(queue_trial, answer, 10)], sequences=300, walks=60, length=16)
-    replay(partial(queue_trial, answer, 16), _TWO_LARGE)
+    message = (
+        f"admits other requests. The first in the queue is passed {PATIENCE} times at most, and "
+        "only if it does not fit."
+    )
+    operations = ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')"]
+    operations += ["arrive('sLms')", "step(12)"]
+    trial = partial(engine_trial, answer, Patient, _admitted, message, operations)
+    search([partial(trial, 10)], sequences=300, walks=60, length=16)
+    replay(partial(trial, 16), _TWO_LARGE)
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
         f"is passed\n{PATIENCE} times at most, however many small requests arrive."
     )
-
-
-class Cheapest(Scheduler):
-    """Right: of all sequences but the oldest, preempt the one that loses the fewest tokens."""
-
-    def victim(self) -> Sequence:
-        """Return the sequence to preempt; the later one of two that lose as many.
-
-        A sequence without a block is never chosen.
-        """
-        others = [each for each in reversed(self.running[1:]) if each.table.num_tokens]
-        return min(others, key=_tokens_lost, default=self.running[0])
 
 
 def _tokens_lost(sequence: Sequence) -> int:
@@ -342,85 +297,77 @@ def _victim_of(policy: type[Scheduler], *computed: int) -> Any:
         engine.add(44, 4).table.append(tokens)
     engine.scheduler.running += engine.scheduler.waiting
     engine.scheduler.waiting.clear()
-    chosen = engine.scheduler.victim()
-    return chosen.name if isinstance(chosen, Sequence) else chosen
+    return engine.scheduler.victim().name
 
 
 def _why_victim(*computed: int) -> str:
-    """Return why this request is the victim, given the tokens computed of each."""
-    younger = [*enumerate(computed)][1:]
-    lines = [
-        f"r{number} holds no block: preempting it frees nothing."
-        for number, tokens in younger
-        if not tokens
-    ]
-    holding = [f"r{number} {tokens}" for number, tokens in younger if tokens]
-    others = ", ".join(holding) or "none, so the oldest is left"
-    return "\n".join([*lines, f"Computed tokens of the others that hold blocks: {others}."])
+    holding = [f"r{number} {tokens}" for number, tokens in enumerate(computed) if number and tokens]
+    return (
+        "A request without a block frees nothing. Computed tokens of the others that hold blocks: "
+        f"{', '.join(holding) or 'none, so the oldest is left'}."
+    )
 
 
-@exercise
-def victim(answer: type[Scheduler]) -> str:
+@compared(
+    "The oldest request is never preempted, so one always finishes; of the others the one is "
+    "preempted\nwhose work is the cheapest to do again.",
+    [
+        *(case for n in (1, 2, 3) for case in permutations((5, 2, 3, 9, 0), n) if case[0]),
+        (1, 6, 6),
+        (30, 8, 12, 8, 40),
+    ],
+    name="victim",
+    why=_why_victim,
+    through=_victim_of,
+    told=lambda *computed: [f"victim()  # computed tokens of r0, r1, ...: {computed}"],
+)
+class Cheapest(Scheduler):
     """A Scheduler with victim(self): the running request that loses the fewest tokens.
 
     It never chooses the oldest request, nor one without a block.
     """
-    _check_subclass(answer)
 
-    def victim_if_computed(*computed: int) -> Any:
-        return _victim_of(answer, *computed)
-
-    tokens = [case for n in (1, 2, 3) for case in permutations((5, 2, 3, 9, 0), n) if case[0]]
-    cases = [*tokens, (1, 6, 6), (30, 8, 12, 8, 40)]
-    compare(victim_if_computed, partial(_victim_of, Cheapest), cases, _why_victim)
-    return (
-        "The oldest request is never preempted, so one always finishes; of the others the one is "
-        "preempted\nwhose work is the cheapest to do again."
-    )
+    def victim(self) -> Sequence:
+        """Return the sequence to preempt; the later one of two that lose as many."""
+        others = [each for each in reversed(self.running[1:]) if each.table.num_tokens]
+        return min(others, key=_tokens_lost, default=self.running[0])
 
 
-# Tokens, bytes of KV a token, bytes a second, parameters, operations a second.
-_SWAP_CASES = [
-    (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
-    (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
-    *product((1, 100), (1000, 1500, 700), (1e9, 2e9, 0.5e9), (1e6, 2e6), (1e12, 1.5e12)),
-]
+def _why_shorter(
+    tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float
+) -> str:
+    moved = 2 * tokens * kv_bytes / bandwidth
+    computed = 2 * tokens * parameters / flops
+    return f"A swap takes {1000 * moved:.4g} ms, recomputing {1000 * computed:.4g} ms."
 
 
-@exercise
-def swap_or_recompute(answer: Any) -> str:
-    """swap_or_recompute(tokens, kv_bytes, bandwidth, parameters, flops): "swap" or "recompute".
+@compared(
+    "Right on all of them. The number of tokens cancels: what decides is bytes of KV a token over "
+    "the\nbandwidth, against parameters over the arithmetic.",
+    [
+        (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
+        (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
+        *product((1, 100), (1000, 1500, 700), (1e9, 2e9, 0.5e9), (1e6, 2e6), (1e12, 1.5e12)),
+    ],
+    why=_why_shorter,
+)
+def swap_or_recompute(
+    tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float
+) -> str:
+    """Which one is shorter, "swap" or "recompute".
 
-    The shorter one of: moving the KV of these tokens out and back, or their forward pass again.
+    These are: moving the KV of these tokens out and back, or their forward pass again.
     """
-    for tokens, kv_bytes, bandwidth, parameters, flops in _SWAP_CASES:
-        moved = 2 * tokens * kv_bytes / bandwidth
-        computed = 2 * tokens * parameters / flops
-        expected = "swap" if moved < computed else "recompute"
-        line = (
-            f"swap_or_recompute({tokens=}, {kv_bytes=}, {bandwidth=:g}, {parameters=:g}, "
-            f"{flops=:g})"
-        )
-        with trying(line, expected=expected):
-            got = answer(tokens, kv_bytes, bandwidth, parameters, flops)
-            if got != expected:
-                times = f"swap takes {1000 * moved:.4g} ms, recompute {1000 * computed:.4g} ms"
-                raise Wrong("Not the shorter one:", f"{expected!r}: {times}", repr(got))
-    return (
-        "Right on all of them. The number of tokens cancels: what decides is bytes of KV a token "
-        "over the\nbandwidth, against parameters over the arithmetic."
-    )
+    moved = 2 * tokens * kv_bytes / bandwidth
+    computed = 2 * tokens * parameters / flops
+    return "swap" if moved < computed else "recompute"
 
 
 def _why_preempt(held: list[int], free: int, block_size: int) -> str:
-    """Return which sequences, of so many tokens, need a new block; and how many blocks are free."""
-    lines = []
-    for tokens in held:
-        left = -tokens % block_size
-        slots = f"{left} slots are left" if left > 1 else f"{left or 'no'} slot is left"
-        new = "no new block" if left else "a new block"
-        unit = "token" if tokens == 1 else "tokens"
-        lines.append(f"{tokens} {unit} in blocks of {block_size}: {slots}, so {new}.")
+    lines = [
+        f"Length {tokens} in blocks of {block_size}: {-tokens % block_size} slots are left."
+        for tokens in held
+    ]
     needed = sum(tokens % block_size == 0 for tokens in held)
     return "\n".join([*lines, f"New blocks: {needed}. Free blocks: {free}."])
 

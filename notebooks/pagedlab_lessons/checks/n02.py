@@ -1,4 +1,7 @@
-"""Checks of notebooks 00, 02 and 03: slots, the block pool, the block table, copy-on-write."""
+"""Checks of notebook 02: slots, the block pool, the block table, broken pools.
+
+The walks over pools and tables are those of other notebooks, too.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +10,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
-from pagedlab_lessons.broken import POOLS, CountsForks
+from pagedlab_lessons.broken import POOLS
 from pagedlab_lessons.checks.protocol import (
     Trial,
     Wrong,
@@ -40,8 +43,7 @@ def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool,
     pool = BlockPool(256, block_size)
     table = BlockTable(pool)
     table.append(num_tokens)
-    forks = [table.fork() for _ in range(num_forks)]
-    return pool, [table, *forks]
+    return pool, [table, *(table.fork() for _ in range(num_forks))]
 
 
 def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tuple[Any, str]:
@@ -137,17 +139,29 @@ def _check_counts(when: str, pool: Any, counts: list[int]) -> None:
     refcounts = [pool.refcount(block_id) for block_id in range(len(counts))]
     wrong = [i for i, count in enumerate(counts) if count != refcounts[i]]
     differs = f"the count of block {wrong[0]} differs" if wrong else "num_free differs"
-    words = "counts {0[0]}, num_free {0[1]}".format
-    expected = counts, counts.count(0)
-    agree(expected, (refcounts, pool.num_free), f"{when}: {differs}.", words)
+    expected, got = (
+        f"counts {each}, num_free {free}"
+        for each, free in ((counts, counts.count(0)), (refcounts, pool.num_free))
+    )
+    agree(expected, got, f"{when}: {differs}.")
 
 
 # Tables -------------------------------------------------------------------------------------------
 
 
-def table_trial(
-    table_class: type, verbs: Sequence[str], num_blocks: int = 4, block_size: int = 2
-) -> Trial:
+def search_tables(table_class: type, verbs: Sequence[str]) -> None:
+    """Search for a sequence of operations on which a table class goes wrong.
+
+    Raises:
+        Wrong: If it finds one, or the answer is no class.
+    """
+    if not isinstance(table_class, type):
+        raise Wrong("Give the class itself.", "a class", repr(table_class))
+    sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
+    search([partial(table_trial, table_class, verbs, *size) for size in sizes])
+
+
+def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_size: int) -> Trial:
     """Drive a table class beside `BlockTable`, each over its own `BlockPool`.
 
     Args:
@@ -156,19 +170,26 @@ def table_trial(
         num_blocks: of each pool.
         block_size: of each pool.
     """
-    new = f"{table_class.__name__}(pool)"
-    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {new}"
-    name = table_class.__name__
-    right = _names_of(name, BlockTable, BlockPool(num_blocks, block_size))
-    mine = _names_of(name, table_class, BlockPool(num_blocks, block_size))
+    class_name = table_class.__name__
+    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {class_name}(pool)"
+    sides: list[Names] = []
+    for kind in (BlockTable, table_class):
+        pool = BlockPool(num_blocks, block_size)
+        sides.append({"pool": pool, class_name: kind, "a": kind(pool)})
+    right, mine = sides
     tables = ["a"]
     renamed = _compare_tables("In a new table", tables, right, mine, {})
     while True:
-        operation = yield [
+        operations = [
             line
             for name in tables
             for line in _table_operations(name, right[name].num_tokens, verbs, block_size)
-        ] + _new_tables(tables, new, "fork" in verbs)
+        ]
+        if len(tables) < 5:
+            forks = [f"{name}.fork()" for name in tables if "fork" in verbs]
+            fresh = ascii_lowercase[len(tables)]
+            operations += [f"{fresh} = {maker}" for maker in (*forks, f"{class_name}(pool)")]
+        operation = yield operations
         copies: list[BlockCopy] = []
         raised = None
         try:
@@ -180,15 +201,13 @@ def table_trial(
             tables.append(operation[0])
         renamed = _compare_tables(when, tables, right, mine, renamed)
         if ".append(" in operation and not raised:
-            _check_copies(operation, copies, renamed, value)
+            wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
+            if value is None or [tuple(copy) for copy in value] != wanted:
+                message = f"{operation} must return its copies, as (source, destination)."
+                raise Wrong(message, wanted, repr(value))
         if "slot" in verbs:
             for name in tables:
                 _check_slots(name, mine[name], block_size)
-
-
-def _names_of(class_name: str, table_class: type, pool: BlockPool) -> Names:
-    """Return the variables that the operations on one side begin with."""
-    return {"pool": pool, class_name: table_class, "a": table_class(pool)}
 
 
 def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -> list[str]:
@@ -200,23 +219,6 @@ def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -
         "free": [""],
     }
     return [f"{name}.{verb}({each})" for verb in verbs for each in arguments.get(verb, [])]
-
-
-def _new_tables(tables: list[str], new: str, with_forks: bool) -> list[str]:
-    """Return lines that make a table, until there are five."""
-    makers = [f"{name}.fork()" for name in tables if with_forks]
-    fresh = ascii_lowercase[len(tables)]
-    return [f"{fresh} = {maker}" for maker in (*makers, new) if len(tables) < 5]
-
-
-def _check_copies(
-    operation: str, copies: list[BlockCopy], renamed: dict[int, int], value: Any
-) -> None:
-    """Raise `Wrong` unless `append` returned its copies."""
-    wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
-    if value is None or [tuple(copy) for copy in value] != wanted:
-        message = f"{operation} must return its copies, as (source, destination)."
-        raise Wrong(message, wanted, repr(value))
 
 
 def _check_slots(name: str, table: Any, block_size: int) -> None:
@@ -267,9 +269,14 @@ def _compare_tables(
         )
         for names, blocks in ((right, wanted), (mine, have))
     )
-    if expected != got:
-        raise Wrong(f"{when}: {_first_difference(wanted, have)}.", expected, got)
-    _check_users(when, got, have, mine["pool"])
+    agree(expected, got, f"{when}: {_first_difference(wanted, have)}.")
+    for block_id in range(mine["pool"].num_blocks):
+        count = mine["pool"].refcount(block_id)
+        users = sum(blocks.count(block_id) for blocks in have.values())
+        lists = "1 table lists it" if users == 1 else f"{users} tables list it"
+        message = f"{when}: block {block_id} counts {count}, but {lists}."
+        state = f"{got}, block {block_id} counts"
+        agree(f"{state} {users}", f"{state} {count}", message)
     return renamed
 
 
@@ -282,91 +289,7 @@ def _first_difference(wanted: dict[str, list[Any]], have: dict[str, list[Any]]) 
     return "num_tokens differs"
 
 
-def _check_users(when: str, state: str, have: dict[str, list[Any]], pool: BlockPool) -> None:
-    """Raise `Wrong` unless each block's count is the number of tables that list it."""
-    for block_id in range(pool.num_blocks):
-        count = pool.refcount(block_id)
-        users = sum(blocks.count(block_id) for blocks in have.values())
-        if count != users:
-            tables = "1 table lists it" if users == 1 else f"{users} tables list it"
-            raise Wrong(
-                f"{when}: block {block_id} counts {count}, but {tables}.",
-                f"{state}, block {block_id} counts {users}",
-                f"{state}, block {block_id} counts {count}",
-            )
-
-
-def _search_tables(table_class: type, verbs: Sequence[str]) -> None:
-    """Search for a sequence of operations on which a table class goes wrong.
-
-    Raises:
-        Wrong: If it finds one, or the answer is no class.
-    """
-    if not isinstance(table_class, type):
-        raise Wrong("Give the class itself.", "a class", repr(table_class))
-    sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
-    search([partial(table_trial, table_class, verbs, *size) for size in sizes])
-
-
 # The exercises ------------------------------------------------------------------------------------
-
-
-_R2_TABLE = (3, 5, 9)  # of the film of notebook 00: r2 still writes, and r3 is new
-
-
-@exercise
-def table_by_hand(answer: Sequence[int]) -> str:
-    """The block table of r3, whose prompt has 40 tokens, while r2 holds blocks 3, 5 and 9.
-
-    Blocks have 16 tokens and numbers from 0 to 63.
-    """
-    wanted = "a list of block numbers, such as [10, 11]"
-    if not isinstance(answer, (list, tuple)) or not answer:
-        raise Wrong("A block table is a list of block numbers.", wanted, repr(answer))
-    line = f"r3 = {list(answer)}"
-    if list(answer) == [16, 16, 8]:
-        message = "These are numbers of tokens. A block table lists the numbers of blocks."
-        raise Wrong(message, wanted, repr(answer), line)
-    for entry, block_id in enumerate(answer):
-        message = _fault_of(block_id, answer[:entry])
-        if message:
-            raise Wrong(message, "different blocks from 0 to 63, not 3, 5 or 9", block_id, line)
-    slots = 16 * len(answer)
-    message = ""
-    if slots < 40:
-        message = f"{len(answer)} x 16 = {slots} slots, and the prompt has 40 tokens."
-    elif slots > 48:
-        message = (
-            "40 tokens fill two blocks and half of a third. A further block would be empty, and "
-            "another request could not use it."
-        )
-    if message:
-        raise Wrong(message, "blocks for 40 tokens", f"blocks for {slots} tokens", line)
-    last = answer[-1]
-    return (
-        f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "
-        f"block {last},\nwhich has 8 free slots. Where is token 37? Entry 37 // 16 = 2 of your "
-        f"table says: in block {last}, at offset 5.\nAny other free blocks would do as well: "
-        "there is no hole that is too small."
-    )
-
-
-def _fault_of(block_id: Any, before: Sequence[int]) -> str:
-    """Return why r3 cannot have this block after those before it in the table, "" if it can."""
-    if type(block_id) is not int or not 0 <= block_id < 64:
-        return f"There is no block {block_id!r}."
-    if block_id in _R2_TABLE:
-        first = 16 * _R2_TABLE.index(block_id)
-        return (
-            f"Block {block_id} is in use: r2 keeps its tokens from {first} on there, and r3 would "
-            "overwrite them."
-        )
-    if block_id in before:
-        return (
-            f"Block {block_id} is in the table twice: the later tokens of r3 would overwrite its "
-            "earlier ones."
-        )
-    return ""
 
 
 @exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
@@ -378,25 +301,18 @@ def block_pool(answer: type) -> str:
     # A mistake with ordinary ids is shown before a mistake with ids that no block has.
     for unknown_ids in (False, True):
         search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
-    _check_two_pools(answer)
+    new = f"{answer.__name__}(3, 4)"
+    with trying(f"first = {new}; second = {new}", "first.allocate()"):
+        first, second = answer(3, 4), answer(3, 4)
+        first.allocate()
+        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
+        agree([2, 3], [first.num_free, second.num_free], message)
+        agree([0, 0, 0], [second.refcount(block_id) for block_id in range(3)], message)
     return (
         "Your pool agrees with a plain list of counts on every short sequence of operations tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
         "error changes nothing."
     )
-
-
-def _check_two_pools(pool_class: type) -> None:
-    """Raise `Wrong` if two pools keep their blocks in one place, such as a list of the class."""
-    new = f"{pool_class.__name__}(3, 4)"
-    with trying(f"first = {new}; second = {new}", "first.allocate()"):
-        first, second = pool_class(3, 4), pool_class(3, 4)
-        first.allocate()
-        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
-        for pool, used in ((first, 1), (second, 0)):
-            counts = [pool.refcount(block_id) for block_id in range(3)]
-            words = "{0[0]} in use, {0[1]} free".format
-            agree((used, 3 - used), (sum(counts), pool.num_free), message, words)
 
 
 @compared(
@@ -416,7 +332,7 @@ def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
 @exercise_of_methods("append", "slot", "free")
 def block_table(answer: type) -> str:
     """A table with append, slot and free, over the real pool; nothing is shared yet."""
-    _search_tables(answer, ("append", "slot", "free"))
+    search_tables(answer, ("append", "slot", "free"))
     return (
         "Your table always has just enough blocks, allocates all that it needs or none, and "
         "releases each one."
@@ -451,89 +367,7 @@ def _show_broken_pool(pool: str, given: str) -> None:
     try:
         search([partial(pool_trial, anonymous)])
     except Wrong as found:
-        found.args = (
-            f"Pool {pool} breaks another one.{hint} Watch it here, beside a right pool. {found}",
-        )
+        words = f"Pool {pool} breaks another one.{hint} Watch it here, beside a right pool. {found}"
+        found.args = (words,)
         found.got = f"{found.got} (pool {pool})"
         raise
-
-
-@exercise_of_methods("fork", "append", "free")
-def copy_on_write(answer: type) -> str:
-    """A table with append, fork and free over the real pool, copying on write and only then."""
-    _search_tables(answer, ("append", "fork", "free"))
-    return (
-        "Your forks share every block, a write copies at most the last one, and every count "
-        "returns to zero.\nNo sequence can overwrite what another one reads."
-    )
-
-
-@compared(
-    "The same as counting on the real pool in all {} cases: a full last block is never copied, a\n"
-    "partial one once for each sequence but the last, however long the prompt.",
-    sorted(
-        (num_forks, num_tokens, size)
-        for num_forks in (0, 1, 2, 3, 5)
-        for size in (4, 1, 3, 16)
-        for num_tokens in {0, 1, size - 1, size, size + 1, 2 * size}
-    ),
-)
-def copies_after_forks(num_forks: int, num_tokens: int, block_size: int) -> int:
-    """Blocks copied when a sequence is forked and all then append one token.
-
-    The sequence has `num_tokens` tokens and is forked `num_forks` times.
-    """
-    _, tables = family(num_tokens, block_size, num_forks)
-    return sum(len(table.append(1)) for table in tables)
-
-
-@exercise
-def truncate(answer: Any) -> str:
-    """truncate(table, num_tokens): keep the first tokens, and release the blocks of the others.
-
-    A length that the table does not have raises ValueError.
-    """
-    members = {"truncate": answer, "free": BlockTable.free}
-    table_class = type("TableWithYours", (BlockTable,), members)
-    _search_tables(table_class, ("append", "fork", "truncate"))
-    return (
-        "Truncating releases just the blocks that are no longer needed, also when a fork still "
-        "reads them."
-    )
-
-
-@exercise
-def order_of_frees(answer: Sequence[str]) -> str:
-    """An order of freeing a, b, c and d after which a block is free that a table still reads.
-
-    The tables are of `broken.CountsForks`.
-    """
-    setup = "a.append(8); b = a.fork(); c = b.fork(); d = a.fork()"
-    if sorted(answer) != list("abcd"):
-        message = "Name each of a, b, c and d once."
-        raise Wrong(message, "an order of a, b, c, d", answer, setup=setup)
-    names: Names = {"a": CountsForks(BlockPool(4, 4))}
-    exec(setup, names)  # noqa: S102 - the line above
-    refcount = names["a"].pool.refcount
-    steps = []
-    for number, name in enumerate(answer, 1):
-        names[name].free()
-        left = answer[number:]
-        for reader in left:
-            if not all(map(refcount, names[reader].block_ids)):
-                return (
-                    f"After {name} is freed the prompt's blocks are free, and {reader} still reads "
-                    "them. It is a fork\nof a fork: a counts b and d, b counts c, and nothing "
-                    "counts the readers of a block."
-                )
-        still = ", ".join(left) or "none"
-        steps.append(
-            f"{name}.free()  # num_free {names['a'].pool.num_free}, still reading: {still}"
-        )
-    raise Wrong(
-        "With this order the blocks are freed after their last reader.",
-        "blocks that are free while a table reads them",
-        "blocks that are free when no table reads them",
-        *steps,
-        setup=setup,
-    )

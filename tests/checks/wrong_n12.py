@@ -51,7 +51,7 @@ EDITS = {
         (
             "table.truncate(table.num_tokens - (drafted - accepted))",
             "table.num_tokens -= drafted - accepted\n    del table.block_ids[-(-table.num_tokens // 4) :]",
-            "The counts are wrong afterwards.",
+            "The counts are wrong afterwards, with 6 tokens",
         ),
     ],
     "kept_tokens": [
@@ -70,22 +70,22 @@ EDITS = {
         (
             "min(1.0, p[token] / q[token])",
             "p[token]",
-            "Drafts drawn from q and put through your rule must come out distributed as p.",
+            "The distribution differs.",
         ),
         (
             "[max(0.0, a - b) for a, b in zip(p, q, strict=True)]",
             "[0.0 if i == token else x for i, x in enumerate(p)]",
-            "Drafts drawn from q and put through your rule must come out distributed as p.",
+            "The distribution differs.",
         ),
         (
             "min(1.0, p[token] / q[token])",
             "min(1.0, q[token] / p[token]) if p[token] else 0.0",
-            "The outcome is p, but your rule accepts less than it could.",
+            "The share of accepted drafts differs.",
         ),
         (
             "min(1.0, p[token] / q[token])",
             "float(p[token] == max(p))",
-            "Drafts drawn from q and put through your rule must come out distributed as p.",
+            "The distribution differs.",
         ),
     ],
 }

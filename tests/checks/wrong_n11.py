@@ -6,13 +6,13 @@ EDITS = {
         (
             "down.chunk(size, 1)",
             "down.chunk(size, 0)",
-            "A rank holds one part in 2 of each weight: here are the shapes of gate, up and down.",
+            "A rank holds one part in 2 of each weight: the shapes of gate, up, down.",
         ),
-        ("return gate", "rank = 0\n    return gate", "The sum over the ranks is another vector than the whole MLP's."),
+        ("return gate", "rank = 0\n    return gate", "The sum over the ranks has to be the whole MLP's output"),
         (
             "gate.chunk(size, 0)[rank]",
             "gate[rank::size]",
-            "The sum over the ranks is another vector than the whole MLP's.",
+            "The sum over the ranks has to be the whole MLP's output",
         ),
     ],
     "heads_of_rank": [

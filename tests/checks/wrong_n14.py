@@ -24,7 +24,7 @@ EDITS = {
         ("/ rate", "* rate"),
     ],
     "latencies": [
-        ("times[0] - arrived", "times[0] - admitted"),
+        ("times[0] - arrived", "times[0] - admitted", "You started the clock at admission"),
         ("times[0] - arrived", "times[0]"),
         ("max(gaps, default=0.0)", "sum(gaps) / max(1, len(gaps))"),
         ("max(gaps, default=0.0)", "max([times[0] - arrived, *gaps])"),

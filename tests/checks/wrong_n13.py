@@ -140,13 +140,13 @@ SALT = "json.dumps([tenant, cache_salt])"
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "engine_loop": [
-        ("inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events differs"),
+        ("inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events"),
         (
             "                work()\n",
             "                work()\n                if busy():\n                    step()\n",
-            "The order of events differs",
+            "The order of events",
         ),
-        ("                work()\n", "                pass\n", "The order of events differs"),
+        ("                work()\n", "                pass\n", "it waits at the inbox while there is work to do: A"),
     ],
     "closed_salt": [
         (SALT, '"salt"', "These two must not share blocks"),

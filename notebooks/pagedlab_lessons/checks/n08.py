@@ -1,23 +1,16 @@
 """Checks of notebook 08: blocks at the peak, attention over blocks, a repaired pool."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from pagedlab.attention.reference import concat_attention
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.broken import SuspectPool
-from pagedlab_lessons.checks.blocks import pool_trial
-from pagedlab_lessons.checks.protocol import (
-    Wrong,
-    compared,
-    exercise,
-    first_wrong,
-    say,
-    search,
-    shape,
-    trying,
-)
-from pagedlab_lessons.checks.tensors import check_shapes, normal
+from pagedlab_lessons.checks.n02 import pool_trial
+from pagedlab_lessons.checks.protocol import Wrong, compared, exercise, normal, say, search
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
 
@@ -71,54 +64,47 @@ def mended_pool(answer: type) -> str:
     )
 
 
-# Block size, length of the sequence, queries, scale.
-_SEQUENCES = [
-    (4, 1, 1, 0.5),
-    (4, 4, 1, 0.5),
-    (4, 5, 1, 0.5),
-    (4, 6, 6, 0.5),
-    (4, 6, 3, 0.5),
-    (2, 9, 4, 0.5),
-    (8, 30, 30, 0.25),
-    (4, 6, 3, 2000.0),  # scores so large that exp of them is infinite
-]
-
-
-@exercise
-def attend_one(answer: Any) -> str:
-    """attend(q, k_cache, v_cache, block_ids, length, scale) for one head.
-
-    Causal attention of a sequence's last queries over its blocks. Unused slots hold NaN.
-    """
-    for block_size, length, n, scale in _SEQUENCES:
-        k, v, tables = pages_of([length], block_size, 1, 4)
-        k = k.double()
-        v = v.double()
-        block_ids = tables[0].tolist()
-        q = normal(1)(n, 4)
-        expected = concat_attention(q[:, None], k, v, block_ids, length, scale)[:, 0]
-        setup = (
-            f"block_size {block_size}, block_ids {block_ids}, length {length}, the last {n} "
-            f"queries, scale {scale}"
+def _attended(attend: Callable[..., Any], length: int, n: int, size: int, scale: float) -> Any:
+    """Return the attention of a sequence's last n queries; unused slots hold NaN."""
+    k, v, tables = pages_of([length], size, 1, 4)
+    caches = k[:, :, 0].double(), v[:, :, 0].double()
+    got = attend(normal(1)(n, 4), *caches, tables[0].tolist(), length, scale)
+    if isinstance(got, Tensor) and got.isnan().any():
+        message = (
+            "NaN comes out. Cut keys and values at `length` before the products: unused slots hold "
+            "NaN, and 0 x NaN is NaN.\nexp of a score near 1,000 is infinite: softmax subtracts "
+            "the largest first. A query attends to itself, too."
         )
-        with trying(setup=setup):
-            got = answer(q, k[:, :, 0], v[:, :, 0], list(block_ids), length, scale)
-            check_shapes(shape(q), got, "The result has another shape.")
-            at = first_wrong(expected, got)
-            if at:
-                message = f"The query at position {length - n + at[0]} gets another value."
-                if got[at[0]].isnan().any():
-                    message = (
-                        "NaN comes out: an unused slot was read. Cut keys and values at `length` "
-                        "before the products;\n0 x NaN is NaN, so masking the scores is not enough."
-                    )
-                    if scale > 1:
-                        message = (
-                            "NaN comes out: exp of a score near 1,000 is infinite. softmax "
-                            "subtracts the largest first."
-                        )
-                raise Wrong(message, say(expected[at[0]]), say(got[at[0]]))
-    return (
-        "Right at every block boundary, with one query and with many, and no unused slot is ever "
-        "read."
-    )
+        raise Wrong(message, "numbers", say(got))
+    return got
+
+
+@compared(
+    "Right at every block boundary, with one query and with many, and no unused slot is ever read.",
+    [
+        (1, 1, 4, 0.5),
+        (4, 1, 4, 0.5),
+        (5, 1, 4, 0.5),
+        (6, 6, 4, 0.5),
+        (6, 3, 4, 0.5),
+        (9, 4, 2, 0.5),
+        (30, 30, 8, 0.25),
+        (6, 3, 4, 2000.0),  # scores so large that exp of them is infinite
+    ],
+    through=_attended,
+    why=lambda length, n, size, scale: (
+        f"Query i stands at position {length - n} + i, and attends to all positions up to its own."
+    ),
+    told=lambda length, n, size, scale: [
+        f"attend(q, k, v, block_ids, {length}, {scale})  # blocks of {size}, the last {n} queries"
+    ],
+)
+def attend_one(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: list[int], length: int, scale: float
+) -> Tensor:
+    """Causal attention of a sequence's last queries over its blocks, for one head.
+
+    Unused slots hold NaN.
+    """
+    heads = q[:, None], k_cache[:, :, None], v_cache[:, :, None]
+    return concat_attention(*heads, block_ids, length, scale)[:, 0]

@@ -1,6 +1,6 @@
 """Plausible wrong answers to the exercises of notebook 05, and right ones that differ from the solution."""
 
-from pagedlab_lessons.checks.prefix import ChecksOwnTokens, ForgetsThePast
+from pagedlab_lessons.checks.n05 import ChecksOwnTokens, ForgetsThePast
 
 from pagedlab.prefix import PrefixCache
 

@@ -36,11 +36,11 @@ EDITS = {
         ),
     ],
     "attend_one": [
-        ("k.T * scale", "k.T", "The query at position 3 gets another value."),
-        ("k.T * scale", "k.T * q.shape[1] ** -0.5", "gets another value."),
+        ("k.T * scale", "k.T", "attends to all positions up to its own"),
+        ("k.T * scale", "k.T * q.shape[1] ** -0.5", "attends to all positions"),
         ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(-1, keepdim=True)", "exp of a score"),
-        ("triu(1 + length - n)", "triu(length)", "The query at position 0 gets another value."),
-        ("triu(1 + length - n)", "triu(length - n)", "NaN comes out: an unused slot was read."),
+        ("triu(1 + length - n)", "triu(length)", "attends to all positions up to its own"),
+        ("triu(1 + length - n)", "triu(length - n)", "NaN comes out."),
     ],
 }
 RIGHT_EDITS = {

@@ -1,0 +1,307 @@
+"""Checks of kernels: run them in Triton's interpreter, and watch each load and store.
+
+A wrong kernel gets a message that names its mistake where possible: a load or store outside of a
+tensor, an element of the output that no program or several programs store, NaN from a slot without
+a token, or numbers that a known mistake gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab_lessons.checks.protocol import Wrong, compare, exercise, first_wrong, shown, trying
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
+from pagedlab_lessons.kernels07.watch import Allocations, Memory, Outside, interpreted
+
+Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
+Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
+Numbers = dict[str, torch.Tensor]  # outputs by name
+
+# Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
+FAR = (1 << 27) + 12_345
+TOLERANCE = 2e-5  # relative and absolute, of fp32 numbers
+SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
+    (1, 8, 16_384, 132),
+    (256, 2, 1_024, 132),
+    (1, 2, 100, 132),
+    (1, 2, 255, 132),
+    (7, 4, 4_096, 132),
+    (200, 2, 512, 108),
+    (1, 2, 256, 132),
+    (5, 2, 700, 132),
+]
+# What a PyTorch user writes first, by a part of the error that it raises.
+BEGINNERS = {
+    "'function' object": "A kernel is launched that has no @triton.jit above its def.",
+    "tl.constexpr": "tl.arange takes numbers that are known when the kernel is compiled "
+    "(tl.constexpr).\nUse a tile of constant size, and mask the elements past the end.",
+    "object is not iterable": "x[...] does not index a tensor. In a kernel x is an address: "
+    "tl.load(x + i) reads,\ntl.store(x + i, value) writes.",
+    "must be Tensor": "A kernel calls torch: inside a kernel only Triton's functions work (tl.exp, "
+    "tl.sum).",
+}
+
+
+def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
+    """Register the check of a puzzle. Where Triton compiles, a process that interprets runs it.
+
+    Args:
+        name: of the check and of the puzzle.
+        cases: launches to try, small ones first.
+        mistakes: known mistakes.
+        proves: what a right kernel does.
+    """
+
+    def run(answer: Any) -> Any:
+        if not INTERPRETED:
+            return interpreted(f"pagedlab_lessons.checks:check.{name}", answer)
+        if name == "split":
+            compare(answer["my_splits"], splits_for, SPLIT_CASES)
+        for title, case in cases.items():
+            try:
+                (_try_function if name == "launch" else _try)(name, answer, mistakes, **case)
+            except Wrong as wrong:
+                wrong.setup = f"{title}."
+                raise
+        return proves
+
+    run.__name__ = name
+    run.__doc__ = f"The kernel of puzzle {name!r} in notebook 07."
+    exercise(run)
+
+
+def _try(
+    name: str,
+    answer: Any,
+    mistakes: Mistakes,
+    far: bool = False,
+    splits: int = 0,
+    **case: Any,
+) -> None:
+    """Launch a puzzle's kernel once and judge what it did.
+
+    Args:
+        name: of the puzzle.
+        answer: the reader's kernel, or the parts of puzzle 7.
+        mistakes: known mistakes.
+        far: whether all page ids are large.
+        splits: of each sequence in puzzle 7.
+        case: arguments of the puzzle's `given`.
+    """
+    memory = Memory()
+    given = PUZZLES[name].given(**case)
+    expected = PUZZLES[name].expected(given)
+    fenced = _put(memory, given, far)
+    options: dict[str, Any] = {}
+    if splits:
+        options = {"splits": splits, "put": lambda label, x: memory.put(label, x.fill_(math.nan))}
+    _watch(memory, lambda: PUZZLES[name].launch(answer, fenced, **options))
+    # what puzzle 7 writes between its two kernels
+    between = {label: x for label, x in memory.tensors.items() if label not in given}
+    _check_stores(memory, between | expected)
+    _check_numbers(memory, given, expected, fenced, mistakes)
+
+
+def _try_function(
+    name: str, answer: Any, mistakes: Mistakes, far: bool = False, wider: int = 0, **case: Any
+) -> None:
+    """Call the function of puzzle 8 once and judge what its kernels did.
+
+    Args:
+        name: of the puzzle.
+        answer: the reader's function.
+        mistakes: known mistakes.
+        far: whether all page ids are large.
+        wider: elements after each row of the tables.
+        case: arguments of the puzzle's `given`.
+    """
+    memory = Memory()
+    given = PUZZLES["grouped"].given(**case)
+    expected = PUZZLES["grouped"].expected(given)
+    inputs = {name: given[name] for name in BATCH}
+    width = inputs["tables"].shape[1]
+    inputs["tables"] = torch.nn.functional.pad(inputs["tables"], (0, wider))
+    fenced = _put(memory, inputs, far)
+    fenced["tables"] = fenced["tables"][:, :width]
+    got: Numbers = {}
+
+    def call() -> None:
+        with Allocations(memory):
+            got["out"] = answer(*fenced.values())
+
+    _watch(memory, call)
+    out = got["out"]
+    if not isinstance(out, torch.Tensor) or out.shape != expected["out"].shape:
+        message = f"It has to return a tensor {list(expected['out'].shape)}: is a `return` missing?"
+        raise Wrong(message, "a tensor of this shape", repr(out))
+    stored = [label for label, x in memory.tensors.items() if x.data_ptr() == out.data_ptr()]
+    if not stored or not memory.stores[stored[0]]:
+        message = "No kernel stores into the tensor that is returned."
+        raise Wrong(message, "stores into it", "none")
+    _check_stores(memory, {stored[0]: out})
+    try:
+        _check_numbers(memory, given, expected, got, mistakes)
+    except Wrong as wrong:
+        apart = "The rows of the table are tables.stride(0) elements apart, not tables.shape[1]."
+        wrong.args = (apart,) if wider else wrong.args
+        raise
+    programs = {load.program for load in memory.loads["k_cache"]}
+    if max(given["seq_lens"]) >= 700 and len(programs) < 2:
+        message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
+        raise Wrong(message, "2 programs or more load keys", "1 program does")
+
+
+def _put(memory: Memory, given: dict[str, Any], far: bool) -> dict[str, Any]:
+    """Put a kernel's arguments into watched memory, if `far` with page ids larger by `FAR`."""
+    if not far:
+        return memory.put_all(given)
+    table = "tables" if "tables" in given else "table"
+    offset = FAR * given["k_cache"][0].numel()
+    return memory.put_all(given | {table: given[table] + FAR}, k_cache=offset, v_cache=offset)
+
+
+def _watch(memory: Memory, launch: Callable[[], object]) -> None:
+    """Launch kernels and watch them.
+
+    Raises:
+        Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
+    """
+    try:
+        with trying(message="Your kernel raises an error."):
+            try:
+                memory.run(launch)
+            except Outside as error:
+                raise _outside(error) from None
+    except Wrong as wrong:
+        named = [said for part, said in BEGINNERS.items() if part in str(wrong.got)]
+        wrong.args = (*named, *wrong.args)[:1]
+        raise
+
+
+def _check_numbers(
+    memory: Memory, given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes
+) -> None:
+    """Raise `Wrong` unless the outputs are right and grouped kernels load each key once.
+
+    Args:
+        memory: of the launch.
+        given: the puzzle's arguments.
+        expected: the right outputs.
+        got: the outputs, and maybe more.
+        mistakes: known mistakes.
+    """
+    wrong = [out for out, x in expected.items() if first_wrong(x, got[out], TOLERANCE)]
+    message = ""
+    if wrong:
+        named = (name for name, gives in mistakes.items() if _gives(gives, given, expected, got))
+        message = next(named, "")
+    if not message and "ROWS" in given:
+        _check_loads(memory, given["k_cache"].shape)
+    if wrong:
+        right, yours = expected[wrong[0]], got[wrong[0]]
+        message = message or _unnamed(memory, bool(yours.isnan().any()))
+        raise Wrong(message, *shown(right, yours, TOLERANCE), wrong[0])
+
+
+def _gives(
+    mistake: Callable[[Any], Any], given: dict[str, Any], expected: Numbers, got: Numbers
+) -> bool:
+    """Return whether a mistake gives exactly these outputs."""
+    computed = mistake(SimpleNamespace(**given))
+    outputs = computed if isinstance(computed, tuple) else (computed,)
+    pairs = zip((got[out] for out in expected), outputs, strict=True)
+    return all(x.isclose(y, rtol=1e-4, atol=1e-5, equal_nan=True).all() for x, y in pairs)
+
+
+def _unnamed(memory: Memory, is_nan: bool) -> str:
+    """Return what to say of wrong numbers that no known mistake gives."""
+    if not is_nan:
+        return "It computes something else. The first row that differs:"
+    for name, loads in memory.loads.items():
+        unwritten = memory.unwritten[name].copy()
+        for store in memory.stores[name]:
+            unwritten[store.elements] = False
+        if any(unwritten[load.elements].any() for load in loads):
+            return (
+                f"NaN comes out: elements of {name} were loaded that nothing has written. 0 x NaN "
+                "is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
+                "other=0.0."
+            )
+    return (
+        "NaN comes out of the arithmetic. Look for 0 / 0, as in a split without keys, for\n"
+        "0 x infinity, and for minus infinity subtracted from itself or used as a weight."
+    )
+
+
+def _outside(error: Outside) -> Wrong:
+    """Return what to say of a load or store outside of a tensor."""
+    cut = error.cut
+    if cut:
+        message = (
+            "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
+            "the page id\n64 bits wide, or a product of it that still fits."
+        )
+        inside = f"{cut.name}{[*cut.element]} is at offset {cut.meant:,}"
+        got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"
+        return Wrong(message, inside, got)
+    hint = "a mask has to keep that out."
+    if error.name in ("table", "tables"):
+        hint = "position p is in page table[p // SIZE], and a mask keeps the rest out."
+    elif error.name in ("k_cache", "v_cache"):
+        hint = "is the mask missing, or the place in the page, p % SIZE?"
+    inside = f"elements 0 to {error.size - 1} of {error.name}"
+    got = f"program {error.program} {error.verb}s {error.where}"
+    return Wrong(f"It {error.verb}s outside of {error.name}: {hint}", inside, got)
+
+
+def _programs(accesses: list[Any]) -> dict[int, list[Any]]:
+    """Return the programs that load or store each element."""
+    programs = defaultdict[int, set[Any]](set)
+    for access in accesses:
+        for element in access.elements.tolist():
+            programs[element].add(access.program)
+    return {element: sorted(each) for element, each in programs.items()}
+
+
+def _at(shape: Sequence[int], element: int) -> list[int]:
+    """Return the indices of an element that is given by its place in the flat tensor."""
+    return [int(place) for place in np.unravel_index(element, shape)]
+
+
+def _check_stores(memory: Memory, expected: Numbers) -> None:
+    """Raise `Wrong` unless exactly one program stores each element of the outputs."""
+    for out, numbers in expected.items():
+        programs = _programs(memory.stores[out])
+        for element, storing in programs.items():
+            if len(storing) > 1:
+                message = (
+                    f"Two programs store the same element of {out}. Each has its own share: its "
+                    "number says\nwhich one, and a mask keeps it from its neighbour's."
+                )
+                one = f"one program stores {out}{_at(numbers.shape, element)}"
+                raise Wrong(message, one, f"programs {storing[0]} and {storing[1]} both do")
+        every = f"all {numbers.numel()} elements of {out} stored"
+        missing = [element for element in range(numbers.numel()) if element not in programs]
+        if missing:
+            none = f"no program stores {out}{_at(numbers.shape, missing[0])}"
+            raise Wrong(f"Not all of {out} is written.", every, none)
+
+
+def _check_loads(memory: Memory, shape: Sequence[int]) -> None:
+    """Raise `Wrong` if several programs load the same element of the keys."""
+    for element, programs in _programs(memory.loads["k_cache"]).items():
+        if len(programs) > 1:
+            message = (
+                "Several programs load the same keys. Each has its own: those of its KV head, and "
+                "of its split."
+            )
+            some = f"{len(programs)} of them load k_cache{_at(shape, element)}"
+            raise Wrong(message, "one program for each element of the keys", some)

@@ -1,0 +1,130 @@
+"""Checks of notebook 12: the rollback, the part of a draft that is kept, the acceptance rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pagedlab.blocks import BlockTable
+from pagedlab_lessons.checks.n02 import family
+from pagedlab_lessons.checks.protocol import Wrong, compared, trying
+
+
+def _after_draft(
+    roll_back: Callable[..., Any], known: int, drafted: int, accepted: int, num_forks: int
+) -> str:
+    """Return what a table holds after a draft and its rollback."""
+    pool, (table, *siblings) = family(known, 4, num_forks)
+    table.append(drafted)
+    roll_back(table, drafted, accepted)
+    kept = f"{table.num_tokens} tokens in blocks {table.block_ids}"
+    with trying(message=f"The counts are wrong afterwards, with {kept}."):
+        pool.check([table, *siblings])
+    return kept
+
+
+@compared(
+    "Rejected tokens keep no slot and no block, and no other sequence's block is touched.",
+    [
+        (known, drafted, accepted, num_forks)
+        for num_forks in (0, 1)
+        for drafted in (3, 4, 1, 0, 9)
+        for known in (5, 6, 4, 1)
+        for accepted in range(drafted + 1)
+    ],
+    through=_after_draft,
+    told=lambda known, drafted, accepted, num_forks: [
+        f"table.append({known})",
+        *num_forks * ["sibling = table.fork()"],
+        f"table.append({drafted})  # a draft of {drafted}",
+        f"roll_back(table, {drafted}, {accepted})",
+    ],
+    why=lambda known, drafted, accepted, num_forks: (
+        "The tokens known before and those accepted are kept, in the blocks that they were in."
+    ),
+)
+def roll_back(table: BlockTable, drafted: int, accepted: int) -> None:
+    """Keep the accepted tokens of a draft, which is at the end of a sequence's table."""
+    table.truncate(table.num_tokens - (drafted - accepted))
+
+
+@compared(
+    "Every token is one that the model itself would have written: greedy text is the same with any "
+    "draft.",
+    [
+        ([], [7]),
+        ([5], [5, 6]),
+        ([5], [4, 6]),
+        ([1, 2, 3], [1, 2, 3, 4]),
+        ([1, 2, 3], [1, 9, 3, 4]),  # tokens after a difference do not count, even if equal
+        ([1, 2, 3], [9, 2, 3, 4]),
+        ([1, 1, 1, 1], [1, 1, 2, 1, 1]),
+        ([50_000], [int("50000"), 6]),  # equal, and another object
+    ],
+)
+def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
+    """The tokens that a step adds: the right ones of the draft, then one of the model's own.
+
+    Drafted tokens are right up to the first that is not the model's own.
+    """
+    right = 0
+    while right < len(drafted) and drafted[right] == own[right]:
+        right += 1
+    return [*drafted[:right], own[right]]
+
+
+def _outcome(rule: Callable[..., Any], p: list[float], q: list[float]) -> dict[str, Any]:
+    """Return how the outcome of a rule is distributed, and the share of drafts that it accepts."""
+    accepted = 0.0
+    outcome = [0.0] * len(p)
+    for token, chance in enumerate(q):
+        if not chance:
+            continue
+        accept, replacement = _decision(rule(p[:], q[:], token), p == q)
+        accepted += chance * accept
+        outcome[token] += chance * accept
+        for other, share in enumerate(replacement):
+            outcome[other] += chance * (1 - accept) * float(share)
+    return {"The distribution": outcome, "The share of accepted drafts": accepted}
+
+
+def _decision(pair: Any, are_equal: bool) -> Any:
+    """Return a rule's result, if it is a probability and a distribution."""
+    accept, replacement = pair
+    if not -1e-9 <= accept <= 1 + 1e-9:
+        message = "What you return first is no probability."
+        raise Wrong(message, "a number between 0 and 1", f"{accept:.3g}")
+    total = sum(map(float, replacement))
+    if accept < 1 - 1e-9 and abs(total - 1) > 1e-9:
+        message = "The replacement's probabilities do not add up to 1."
+        if are_equal:
+            message = "p and q are the same here, so every draft is right: accept it with 1."
+        raise Wrong(message, "a sum of 1", f"{total:.3g}")
+    return pair
+
+
+@compared(
+    "Whatever the draft proposes, the outcome is distributed as p, and no rule accepts more.",
+    [
+        ([1.0, 0.0], [0.5, 0.5]),
+        ([0.5, 0.5], [1.0, 0.0]),
+        ([0.3, 0.7], [0.3, 0.7]),
+        ([0.6, 0.4], [0.2, 0.8]),
+        ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
+        ([0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]),
+        ([0.0, 0.25, 0.75], [0.5, 0.25, 0.25]),
+    ],
+    through=_outcome,
+    told=lambda p, q: [f"acceptance_rule(p={p}, q={q}, token)  # for each token of q"],
+    why=lambda p, q: (
+        "Drafts drawn from q and put through your rule must come out distributed as p, and it must "
+        "accept all that it can."
+    ),
+)
+def acceptance_rule(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:
+    """Chance of acceptance, and distribution of the replacement, for a token from q.
+
+    The outcome must be distributed as p, and no rule may accept more.
+    """
+    rest = [max(0.0, right - drafted) for right, drafted in zip(p, q, strict=True)]
+    return min(1.0, p[token] / q[token]), [x / (sum(rest) or 1) for x in rest]

@@ -1,0 +1,244 @@
+"""Checks of notebook 15: seven parts of an engine, and the whole.
+
+What earlier notebooks check, their checks do here, too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedlab import LLM, BlockPool, SamplingParams, Scheduler, paged_attention
+from pagedlab.loading import TINY_MODEL
+from pagedlab.model import load_model
+from pagedlab.sampling import sample_rows
+from pagedlab_lessons.baseline import generate_baseline
+from pagedlab_lessons.checks import check
+from pagedlab_lessons.checks.n05 import Served
+from pagedlab_lessons.checks.n09 import ToyEngine
+from pagedlab_lessons.checks.protocol import (
+    Wrong,
+    agree,
+    compare,
+    compared,
+    exercise,
+    exercise_of_methods,
+    normal,
+    trying,
+)
+from pagedlab_lessons.kernels07.puzzles import pages_of
+
+
+def passes(name: str, answer: Any) -> None:
+    """Raise `Wrong` if an earlier notebook's check does not pass."""
+    result = getattr(check, name)(answer)
+    if result.status != "passed":
+        shown = result.expected, result.got, *result.operations
+        raise Wrong(result.message, *shown, setup=result.setup)
+
+
+def _free_blocks(pool: Callable[..., Any], *lines: str) -> str:
+    """Return how many blocks are free and cached in a pool of two after these operations."""
+    names = {"pool": pool(2, 16)}
+    for line in lines:
+        exec(line, names)  # noqa: S102 - a line of my_pool
+    return f"{names['pool'].num_free} free, {names['pool'].num_cached} of them cached"
+
+
+@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
+def my_pool(answer: Any) -> str:
+    """A subclass of `BlockPool` with these five methods of its own."""
+    passes("block_pool", answer)
+    kept = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"
+    keep = kept.partition("; ")[2]
+    cases = [
+        (keep,),
+        (keep, "pool.share(a)"),
+        (keep, "pool.share(a)", "pool.release(a)"),
+        (keep, "b = pool.allocate()"),
+        (keep, "b = pool.allocate()", "pool.release(b)", "c = pool.allocate()"),
+        (keep, "b = pool.allocate()", "c = pool.allocate()"),
+    ]
+    compare(
+        answer,
+        BlockPool,
+        cases,
+        lambda *_: (
+            "A kept block is cached when it is free: share revives it, allocate evicts it last."
+        ),
+        through=_free_blocks,
+        told=lambda _, *lines: [kept, *lines],
+    )
+    return "Counts, free list and cached blocks are right, after every operation that was tried."
+
+
+@exercise_of_methods("fork", "append", "free")
+def my_table(answer: Any) -> str:
+    """A subclass of `BlockTable` with fork, append and free of its own."""
+    passes("copy_on_write", answer)
+    return "Forks share all blocks, and the first writer copies one. No block is lost."
+
+
+@exercise_of_methods("match", "register")
+def my_cache(answer: Any) -> str:
+    """A subclass of `PrefixCache` with match and register of its own."""
+    passes("prefix_cache", answer)
+
+    class Collides(answer):
+        def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
+            """The same names for all prompts."""
+            return [bytes([i]) for i in range(len(token_ids) // self.pool.block_size)]
+
+    prompts = [1, 2, 3, 4, 5], [6, 7, 3, 4, 5]
+    with trying(*(f"serve({each})" for each in prompts), setup="blocks of 2, names that collide"):
+        served = Served(Collides, 8, 2)
+        for prompt in prompts:
+            served.serve(prompt)
+    return "Prompts that begin alike share blocks, and a name that collides is a miss."
+
+
+def _of_batch(attention: Callable[..., Any], lengths: list[int], new: list[int]) -> Any:
+    """Return attention of the last `new` tokens of sequences, in blocks of 4."""
+    k, v, tables = pages_of(lengths, 4, 2, 8)
+    starts = torch.tensor([0, *new]).cumsum(0).int()
+    q = normal()(sum(new), 4, 8)
+    return attention(q, k.double(), v.double(), tables, torch.tensor(lengths).int(), starts)
+
+
+@compared(
+    "Right for prompts, chunks and new tokens of several sequences; no empty slot is read.",
+    [([3], [1]), ([5], [5]), ([9, 2], [1, 2]), ([7, 12, 4], [3, 1, 4])],
+    through=_of_batch,
+    told=lambda lengths, new: [f"my_attention(...)  # {lengths} keys, {new} queries, blocks of 4"],
+)
+def my_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    query_starts: Tensor,
+) -> Tensor:
+    """A function with the arguments of `paged_attention`, for any ragged batch."""
+    batch = q, k_cache, v_cache, block_tables, seq_lens, query_starts
+    return paged_attention(*batch, backend="concat")
+
+
+def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[int]:
+    """Return the lengths of four texts at their end, or `Wrong` for a step that breaks a rule."""
+    engine = ToyEngine(scheduler, num_blocks, max_batch_tokens=budget, max_sequences=3)
+    running = engine.scheduler.running
+    sequences = [engine.add(prompt, 12) for prompt in (9, 3, 14, 6)]
+    while engine.scheduler.waiting or running:
+        youngest = running[-1:]
+        plan = engine.step()
+        tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
+        if not 0 < tokens <= budget:
+            raise Wrong("A step computes tokens, within its budget.", budget, tokens)
+        if len(running) > 3:
+            raise Wrong("Too many run.", "at most 3", len(running))
+        first = next(iter(plan.preempted), None)
+        if first and [first] != youngest:
+            raise Wrong("The youngest gives way.", youngest[0].name, first.name)
+    engine.pool.check([])
+    return [len(sequence.token_ids) for sequence in sequences]
+
+
+@exercise_of_methods("schedule")
+def my_scheduler(answer: Any) -> str:
+    """A subclass of `Scheduler` with `schedule` of its own."""
+    compare(
+        answer,
+        Scheduler,
+        [(64, 64), (64, 5), (9, 64), (9, 5)],
+        lambda *_: "Every text gets its 12 tokens.",
+        through=_lengths,
+        told=lambda num_blocks, budget: [
+            f"{num_blocks} blocks of 4, {budget} tokens a step, prompts of 9, 3, 14 and 6"
+        ],
+    )
+    return "Every text is finished: with room, in chunks, and in a pool that is too small for all."
+
+
+def _tokens(sample: Callable[..., Any], number: float) -> list[int]:
+    """Return tokens at temperatures 0, 1, 0.5, 2, 0 and 1, all with the same random number."""
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
+    logits[:, 0] = -torch.inf
+    params = [SamplingParams(temperature=t) for t in (0, 1, 0.5, 2, 0, 1)]
+    return sample(logits, params, [number] * 6).tolist()
+
+
+@compared(
+    "The likeliest token at temperature 0, else the token into whose share the number falls.",
+    [(0.0,), (0.2,), (0.5,), (0.999,)],
+    through=_tokens,
+    told=lambda number: [f"my_sample(logits, params, [{number}] * 6)"],
+    why=lambda number: "Tokens of temperatures 0, 1, 0.5, 2, 0, 1:",
+)
+def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]) -> Tensor:
+    """A function like `sample_rows`, for temperatures only."""
+    return sample_rows(logits, params, numbers)
+
+
+@exercise_of_methods("advance")
+def my_step(answer: Any) -> str:
+    """A subclass of `LLM` with `advance` of its own."""
+    model = load_model(TINY_MODEL, "cpu", verbose=False)
+    asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
+    prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
+    with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
+        got, expected = (
+            [
+                output.token_ids
+                for completion in poisoned(kind(model, num_blocks=16, verbose=False)).generate(
+                    prompts, asked
+                )
+                for output in completion.outputs
+            ]
+            for kind in (answer, LLM)
+        )
+        agree(expected, got, "The tokens of the three texts:")
+    return "Plan, copies, batch, forward pass, tokens: a step."
+
+
+@exercise
+def my_engine(answer: Any) -> str:
+    """The workbench of the notebook, whose engine has the parts that you wrote."""
+    model = load_model(TINY_MODEL, "cpu", "float32", verbose=False)
+    prompts = [[7, 8, 9, 200, 30 + i // 2, 31, *range(40, 40 + i)] for i in range(8)]
+    asked = SamplingParams(max_tokens=12, ignore_eos=True)
+    samples = SamplingParams(max_tokens=8, n=2, temperature=1, seed=3)
+    llm = answer.engine(model, block_size=4, num_blocks=16, max_batch_tokens=16, verbose=False)
+    poisoned(llm)
+    seen = Counter[str]()
+    with trying("generate(prompts)", "generate(prompt, SamplingParams(n=2, temperature=1))"):
+        llm.pool.subscribe(lambda event: seen.update([event.kind]))
+        done = llm.generate(prompts, asked)
+        preemptions = llm.stats.preemptions
+        one, other = (output.token_ids for output in llm.generate(prompts[3], samples)[0].outputs)
+        right = generate_baseline(model, prompts, 12, ignore_eos=True).token_ids
+        for prompt, expected, completion in zip(prompts, right, done, strict=True):
+            tokens = completion.outputs[0].token_ids
+            agree(expected, tokens, f"The tokens after the prompt {prompt}:")
+        if one == other:
+            raise Wrong("Two samples with two seeds differ.", "two texts", one)
+        for what, number in (
+            ("hits in the prefix cache", llm.prefix_cache.stats.hit_tokens),
+            ("copies", seen["copy"]),
+            ("preemptions", preemptions),
+        ):
+            if not number:
+                raise Wrong(f"In so small a pool an engine has {what}.", "at least 1", number)
+        llm.prefix_cache.clear()
+        llm.pool.check([])
+    proves = "Eight answers of transformers, with hits, copies and preemptions; no block is lost."
+    return f"{proves}\n{answer}"
+
+
+def poisoned(llm: LLM) -> LLM:
+    """Fill an engine's unused memory with NaN, and return the engine."""
+    llm.cache.keys.fill_(torch.nan)
+    llm.cache.values.fill_(torch.nan)
+    return llm
