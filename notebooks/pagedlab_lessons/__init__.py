@@ -11,7 +11,6 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     workshop        pictures of the kernels                                  07
     ladder          the road to the kernel in seven rungs                    07
     tracer          which slots each program loads                           07
-    timeline        what each request did in every step                      09
     watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
     pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13

@@ -4,11 +4,11 @@ import json
 from contextlib import suppress
 
 from pagedlab_lessons.checks.scheduling import ToyEngine
-from pagedlab_lessons.timeline import run_of
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets.assets import script
 from pagedlab_lessons.widgets.picture import StagePicture
 from pagedlab_lessons.widgets.replayed import answers_of, grid_of
+from pagedlab_lessons.widgets.timeline import run_of
 
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.recipes.trace import Recorder
