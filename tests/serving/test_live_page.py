@@ -52,7 +52,7 @@ def test_a_key_sees_blocks_of_its_own(tiny):
             assert len(names[key]) == count
             assert {count for block, count in step["counts"].items() if block not in own} == {1}
             assert max(step["counts"].values()) == count
-            assert step.keys() == {"step", "used", "cached", "counts", "texts"}
+            assert step.keys() == {"step", "used", "cached", "counts", "texts", "said"}
             assert not any("words" in text for text in step["texts"].values())
         assert names["a1"] == names["a2"]
         assert not names["a1"] & names["b"]

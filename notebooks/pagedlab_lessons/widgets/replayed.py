@@ -4,7 +4,6 @@ from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import sequence_look
-from pagedlab_lessons.widgets.chat_template import is_template
 from pagedlab_lessons.widgets.reading import Reading, TableReading
 
 
@@ -40,10 +39,9 @@ def answers_of(replay: Replay) -> list[dict[str, Any]]:
 
 def _runs(sequence: SequenceState, block_size: int) -> list[tuple[int | None, str, bool]]:
     """Its words, those of one block together, without what a chat template added."""
-    is_hidden = is_template(sequence.words, sequence.prompt)
     runs: dict[tuple[int | None, bool], str] = {}
     for position, word in enumerate(sequence.words):
-        if position < sequence.prompt and is_hidden[position]:
+        if position in sequence.roles:
             continue
         entry = position // block_size if position < sequence.tokens else None
         run = (entry, position < sequence.prompt)

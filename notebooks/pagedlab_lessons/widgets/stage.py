@@ -15,7 +15,7 @@ import traitlets
 
 from pagedlab.recipes.trace import Recorder, Replay, load_recording
 from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.names import with_names
+from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, StagePicture
@@ -57,7 +57,7 @@ class Stage(Page):
         self._pending = False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
-            super().__init__(recorded=with_names(load_recording(source), self._names))
+            super().__init__(recorded=film(load_recording(source), self._names))
         else:
             with suppress(RuntimeError):
                 self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Stage(Page):
         """Show what has been recorded so far."""
         self._pending = False
         if self.recorder:
-            self.recorded = with_names(self.recorder.recording, self._names)
+            self.recorded = film(self.recorder.recording, self._names)
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
@@ -91,7 +91,7 @@ class Stage(Page):
         """The state after that step, in Python; None is the step with most to see."""
         recording = self.recorded
         if self.recorder:
-            recording = with_names(self.recorder.recording, self._names)
+            recording = film(self.recorder.recording, self._names)
         replay = Replay(recording)
         return replay.seek(replay.busiest_step() if step is None else step)
 

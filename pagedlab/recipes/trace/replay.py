@@ -25,6 +25,7 @@ class SequenceState:
         blocks: the block ids of its table.
         words: the text of each token that it has, if they were recorded.
         ids: its token ids, if they were recorded.
+        roles: what a chat template added: the role, or "", by position. The stage notes it.
     """
 
     look: int = 0
@@ -35,6 +36,7 @@ class SequenceState:
     blocks: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    roles: dict[int, str] = field(default_factory=dict)
 
     @property
     def is_unfinished(self) -> bool:
