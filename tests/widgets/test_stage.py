@@ -9,8 +9,7 @@ from pagedlab_lessons.checks.scheduling import ToyEngine
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets import stage as module
 from pagedlab_lessons.widgets.opening import unpacked
-from pagedlab_lessons.widgets.picture import StagePicture
-from pagedlab_lessons.widgets.replayed import answers_of
+from pagedlab_lessons.widgets.picture import Words, picture_of_stage
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay
@@ -138,9 +137,9 @@ def test_what_a_chat_template_adds_is_not_drawn(tiny):
     with Stage(llm) as stage:
         llm.add([{"role": "user", "content": "Why is the user blue?"}], SamplingParams(max_tokens=3))
         llm.step()
-    (answer,) = answers_of(stage.replay(1))
-    asked = "".join(words for _, words, is_prompt in answer["runs"] if is_prompt)
-    assert asked == "Why is the user blue?"
+    (sequence,) = stage.replay(1).sequences.values()
+    asked = [words for (_, is_prompt), words in Words(sequence, 16, most=2).texts().items() if is_prompt]
+    assert "".join(asked) == "Why is the user blue?"
 
 
 def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
@@ -153,5 +152,5 @@ def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
         llm.abort(request)
         llm.step()
         llm.step()
-    stopped = StagePicture(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
+    stopped = picture_of_stage(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
     assert stopped.count("(aborted:") == 1

@@ -93,7 +93,7 @@ def roles_of(change: dict[str, Any]) -> dict[int, str]:
     words = _prompt_of(change)
     if not (_is_role(words, 1) and words[2:3] == ["\n"]):
         return {}
-    roles = {}
+    roles: dict[int, str] = {}
     speaker = ""
     for i, word in enumerate(words):
         is_line_end = word == "\n" and (words[i - 1] == "" or bool(roles.get(i - 1)))

@@ -18,7 +18,7 @@ from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture, StagePicture
+from pagedlab_lessons.widgets.picture import Picture, picture_of_stage
 
 INTERVAL = 0.1  # seconds between two messages to the page
 # half of what a Jupyter server lets a kernel send before it drops messages
@@ -103,7 +103,7 @@ class Stage(Page):
 
     def picture(self) -> Picture:
         """The step with most to see, as a drawing and as text."""
-        return StagePicture(self.replay())
+        return picture_of_stage(self.replay())
 
     def opening(self) -> dict[str, str] | None:
         """Return the recording, for a page without a kernel."""

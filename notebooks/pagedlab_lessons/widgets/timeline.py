@@ -357,7 +357,7 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
         parts += _row(row, columns, TOP + high * number, high, step, number, wrote)
     bottom = TOP + high * len(rows)
     parts += _bars(run.batches[:steps], columns, bottom, most_tokens)
-    y = bottom + BARS + 14
+    y = float(bottom + BARS + 14)
     parts += _axis(columns, y)
     if step:  # a click goes through the column that is pointed at
         width = max(1.5, columns.pitch)
