@@ -172,7 +172,7 @@ test("where a page asks for it, requests that ended are last, the newest first, 
   const recorded = recordingOf({ texts: Object.fromEntries(entries) });
   for (const [ended_last, order, short] of [
     [false, "r0 r1 r2 r3", ""],
-    [true, "r3 r1 r2 r0", "r2 r0"],
+    [true, "r1 r3 r2 r0", "r2 r0"],
   ]) {
     const names = (selector) => all(selector).map((text) => text.dataset.text);
     open(recorded, 0, { ended_last });

@@ -18,7 +18,7 @@ import { lookOf } from "./looks.js";
 import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { format, plural } from "./words.js";
+import { format, percent, plural } from "./words.js";
 
 /**
  * @import { PoolModel, Table } from "./blocks.js"
@@ -30,8 +30,8 @@ import { format, plural } from "./words.js";
 // will follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
 // `ended_last`, requests that ended are below the others, the newest first, with few lines each.
 // `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
-// `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, each part has
-// the height of its largest step at once.
+// `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
+// height of its largest step at once.
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
@@ -40,15 +40,12 @@ const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
 const FALL = 700; // milliseconds, at most
-const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
 const FIRST_ROWS = 4; // of a large pool, which are always drawn
 const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
-const AT_THE_END = 1e6; // pixels, below the last line of any text
-const GROWING = ["pl-prompt", "ps-texts", "pl-tables", "pl-stats"]; // what has more in some steps
 const MOST_TABLES = 2; // in what is said of a block
 const POINT =
   "Point at a word or a block, or tap it: the word, its block and its cell in the table light up.";
@@ -64,7 +61,7 @@ const STATE_WORDS = {
   error: "failed, its logits are not finite",
 };
 
-const ENDED = ["stop", "length", "abort", "error"];
+const QUEUES = ["waiting", "running", "swapped"];
 
 /** One view of a recording. */
 class StageView extends PoolView {
@@ -81,9 +78,6 @@ class StageView extends PoolView {
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
-    // Which text it was, and how long, when it was last scrolled.
-    /** @type {WeakMap<Element, string>} */
-    this.scrolledFor = new WeakMap();
     /** @type {number} The width that room was kept for, in pixels. */
     this.roomyWidth = 0;
     this.replay = new Replay(model.get("recorded"));
@@ -280,37 +274,30 @@ class StageView extends PoolView {
     if (this.isPlaying && isSlow && !this.reducedMotion) this.dropWords();
   }
 
-  /** Lets the words that got their slots in this step fall into their blocks. */
+  /** Lets the words that got their slots in this step sink into their blocks. */
   dropWords() {
     const running = [...this.replay.texts.values()].filter(({ state }) => state === "running");
-    for (const sequence of running.slice(0, MOST_FALLING_WORDS)) this.dropWord(sequence);
+    const falling = running.slice(0, MOST_FALLING_WORDS).map((text) => this.fallingWord(text));
+    find(this.root, ".ps-air").innerHTML = html`${falling}`.source;
   }
 
   /**
-   * The word appears below the number of its block and sinks into it.
+   * The latest word of a sequence, below the number of its block.
    *
-   * @param {SequenceState} sequence
+   * @param {SequenceState} text
    */
-  dropWord({ name, blocks, tokens, words }) {
+  fallingWord({ blocks, tokens, words }) {
     const word = words[tokens - 1]?.trim();
     const block = this.root.querySelector(`.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-    if (!word || !block) return;
+    if (!word || !block) return "";
     const frame = this.root.getBoundingClientRect();
     const end = block.getBoundingClientRect();
-    const falling = document.createElement("span");
-    falling.className = "ps-drop";
-    falling.dataset.falls = name;
-    falling.textContent = word;
-    const air = find(this.root, ".ps-air");
-    air.querySelector(withData("falls", name))?.remove();
-    air.append(falling);
-    const middle = end.left - frame.left + (end.width - falling.offsetWidth) / 2;
-    const rightmost = frame.width - falling.offsetWidth - AIR;
-    falling.style.left = `${Math.max(AIR, Math.min(rightmost, middle))}px`;
-    falling.style.top = `${end.top - frame.top}px`;
-    falling.style.setProperty("--high", `${end.height}px`);
-    falling.style.animationDuration = `${Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed))}ms`;
-    falling.addEventListener("animationend", () => falling.remove());
+    // At the edge of the stage a word is beside the middle of its block, so it stays inside.
+    const across = percent(end.left - frame.left + end.width / 2, frame.width);
+    const time = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
+    return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
+      top: ${end.top - frame.top}px; --high: ${end.height}px;
+      animation-duration: ${time}ms">${word}</span>`;
   }
 
   // ---- the page
@@ -329,7 +316,8 @@ class StageView extends PoolView {
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
-    this.paintTexts(shown);
+    const texts = shown.map((text) => this.textTemplate(text));
+    showList(find(this.root, ".ps-texts"), texts);
     const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
     this.paintBlocks(tables);
     this.paintTables(tables);
@@ -340,34 +328,28 @@ class StageView extends PoolView {
     this.root.dataset.at = String(this.step);
   }
 
-  /** Gives each part the height of its largest step, so that nothing below moves while it plays. */
+  /** Takes the height of the largest step, so that nothing below moves while it plays. */
   keepRoom() {
     const width = this.root.clientWidth;
-    if (!this.model.get("keeps_room") || !width || width === this.roomyWidth) return;
+    if (!this.model.get("keeps_room") || width === this.roomyWidth) return;
     this.roomyWidth = width;
-    for (const name of GROWING) this.root.style.setProperty(`--room-${name}`, "0px");
+    this.root.style.minHeight = "";
     const { step } = this;
-    const heights = GROWING.map(() => 0);
-    for (let at = 0; at <= this.lastStep; at += 1) {
+    const heights = this.recording.steps.map((_, at) => {
       this.replay.seek(at);
       this.paint();
-      GROWING.forEach((name, i) => {
-        heights[i] = Math.max(heights[i], find(this.root, `.${name}`).offsetHeight);
-      });
-    }
-    this.replay.seek(step);
-    GROWING.forEach((name, i) => {
-      this.root.style.setProperty(`--room-${name}`, `${heights[i]}px`);
+      return this.root.offsetHeight;
     });
+    this.root.style.minHeight = `${Math.max(...heights)}px`;
+    this.replay.seek(step);
   }
 
   /** The sequences to show, in their order on the page. */
   shownTexts() {
     const shown = [...this.replay.texts.values()];
     if (!this.model.get("ended_last")) return shown;
-    const running = shown.filter(({ state }) => state === "running");
     const ended = shown.filter(isEnded).reverse();
-    return [...new Set([...running, ...shown.filter((text) => !isEnded(text)), ...ended])];
+    return [...shown.filter((text) => !isEnded(text)), ...ended];
   }
 
   /**
@@ -462,21 +444,6 @@ class StageView extends PoolView {
     return stats;
   }
 
-  /** @param {SequenceState[]} texts */
-  paintTexts(texts) {
-    const box = find(this.root, ".ps-texts");
-    showList(
-      box,
-      texts.map((text) => this.textTemplate(text)),
-    );
-    this.root.querySelectorAll(".ps-words").forEach((words, i) => {
-      const isShort = this.isShort(texts[i]);
-      const shown = `${texts[i].name} ${isShort} ${words.textContent?.length}`;
-      if (this.scrolledFor.get(words) !== shown) words.scrollTop = isShort ? 0 : AT_THE_END;
-      this.scrolledFor.set(words, shown);
-    });
-  }
-
   /**
    * @param {SequenceState} text
    * @returns {Markup}
@@ -488,7 +455,7 @@ class StageView extends PoolView {
     return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${words}</p></div>`;
+        <div class="ps-words"><p>${words}</p></div></div>`;
   }
 
   /** @param {Table[]} tables */
@@ -539,7 +506,7 @@ function beginsLike(recording, known) {
  * @returns {boolean}
  */
 function isEnded({ state }) {
-  return ENDED.includes(state);
+  return !QUEUES.includes(state);
 }
 
 /**
