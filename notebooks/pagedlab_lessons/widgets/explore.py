@@ -253,7 +253,7 @@ def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
 
         data-link="a b"        lights up together with every element that shares a word
         data-say="..."         what the line below the drawing says while it is pointed at
-        data-set="name=value"  a click sets this control
+        data-set="name=value"  a click moves this slider
 
     A `lessons.drawing.Drawing` has a second SVG, for a narrow page.
 
