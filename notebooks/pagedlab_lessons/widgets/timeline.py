@@ -278,9 +278,9 @@ def headline(run: Run) -> str:
     )
     if run.preempted:
         said += f"; preemptions: {run.preempted.total()}"
-    left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
-    hidden = [f"{number} {what}" for what, number in left_out.items() if number > 0]
-    return f"{said}. Not drawn: {' and '.join(hidden)}" if hidden else said
+    if run.steps > MAX_STEPS or len(run.rows) > MAX_ROWS:
+        said += f". Drawn: the first {MAX_ROWS} requests in the first {MAX_STEPS:,} steps"
+    return said
 
 
 def told(row: Row, step: int) -> str:
@@ -352,9 +352,9 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
     parts = [label(0, 15, headline(run), 13.5, within=WIDTH, look=BOLD)]
     parts += legend(Space(0, 26, WIDTH, is_narrow=False)).parts
     for number, row in enumerate(rows):
-        sequence = after.sequences.get(row.name) if after else None
-        wrote = "".join(sequence.words) if sequence else ""
-        parts += _row(row, columns, TOP + high * number, high, step, number, wrote)
+        words = after.sequences[row.name].words if after and row.name in after.sequences else []
+        parts.append(_row(row, number, TOP + high * number, high, step, "".join(words)))
+        parts += _cells(row, columns, TOP + high * number, high)
     bottom = TOP + high * len(rows)
     parts += _bars(run.batches[:steps], columns, bottom, most_tokens)
     y = float(bottom + BARS + 14)
@@ -364,7 +364,7 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
         through = 'pointer-events="none"'
         parts.append(box(columns.x(step), 51, width, y - 64, NEUTRAL, 0.16, INK, through))
     if after:
-        blocks = _blocks(after, rows)
+        blocks = _blocks(after, run)
         pool = Pool(blocks, min(len(blocks), BLOCKS_A_ROW))
         drawn = Named("blocks", pool, LEFT)(Space(0, y + 11, LEFT + COLUMNS, is_narrow=False))
         parts += drawn.parts
@@ -373,33 +373,27 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
     return svg(WIDTH, y + 6, parts, name)
 
 
-def _row(
-    row: Row, columns: Columns, y: float, high: int, step: int, number: int, wrote: str
-) -> list[str]:
-    """A request: its name, its cells, and what it does in the step.
-
-    Args:
-        row: the request.
-        columns: of the steps.
-        y: its top, in pixels.
-        high: its height, in pixels.
-        step: the step pointed at.
-        number: its place among the rows.
-        wrote: its words after the step, if they are known.
-    """
+def _row(row: Row, number: int, y: float, high: int, step: int, wrote: str) -> str:
+    """A request: its name, what it does in the step, and the end of what it wrote, if known."""
     said = told(row, step)
-    words = said
+    shown = said
     if said and wrote:
-        words = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ")
-    if len(words) >= SHOWN_LETTERS:
-        words = f"{words[: SHOWN_LETTERS - 2]} …"
-    drawn = [
+        shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ")
+    if len(shown) >= SHOWN_LETTERS:
+        shown = f"{shown[: SHOWN_LETTERS - 2]} …"
+    return linked(
+        [row.name],
+        f"{row.name}, step {step}, {said or 'not there'}",
         box(0, y, WIDTH, high, CARD, 0),
         box(0, y, 4, high - 3, sequence_color(number)),
         label(8, y + 11, row.name, 11),
-        label(TEXT, y + 11, words, 11.5, within=WIDTH - TEXT),
-    ]
-    parts = [linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn)]
+        label(TEXT, y + 11, shown, 11.5, within=WIDTH - TEXT),
+    )
+
+
+def _cells(row: Row, columns: Columns, y: float, high: int) -> list[str]:
+    """The steps of a request; neighbours of one kind are one bar."""
+    parts = []
     first = row.first
     for kind, cells in groupby(row.kinds[: columns.steps - row.first + 1]):
         stop = first + len(list(cells))
@@ -456,17 +450,17 @@ def _axis(columns: Columns, y: float) -> list[str]:
     return parts
 
 
-def _blocks(after: Replay, rows: list[Row]) -> list[Block]:
-    """The blocks after the step, in the colours of the requests that are drawn.
+def _blocks(after: Replay, run: Run) -> list[Block]:
+    """The blocks after the step, in the colours of the requests.
 
     A block lights up with the rows of its requests.
     """
-    numbers = {row.name: i for i, row in enumerate(rows)}
-    tables = []
-    for name, sequence in after.sequences.items():
-        if request_of(name) in numbers:
-            look = Look(sequence_color(numbers[request_of(name)]))
-            tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
+    looks = {row.name: Look(sequence_color(i)) for i, row in enumerate(run.rows)}
+    tables = [
+        Table(name, each.blocks, each.tokens, looks[request_of(name)], each.words)
+        for name, each in after.sequences.items()
+        if each.blocks
+    ]
     size = after.recording["block_size"]
     blocks = blocks_of(tables, len(after.counts), size, cached=after.kept)
     return [
