@@ -55,6 +55,7 @@ COPIED = (
 )
 FIRST_STEP = 1  # nothing is in memory before
 STEPS_A_SECOND = 4  # slow enough that the words can be read
+TO_READ = 1500  # milliseconds for a caption
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
@@ -109,9 +110,10 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
         for name, change in steps.pop()["texts"].items():
             steps[-1]["texts"][name]["state"] = change.get("state", "running")
     captions = json.loads((RECORDINGS / "captions.json").read_text(encoding="utf-8"))
-    shown = recording | {"steps": steps}
-    how = {"step": -1, "first": FIRST_STEP, "speed": STEPS_A_SECOND, "keeps_room": True}
-    return {"recorded": shown, "captions": captions, **how}
+    for step, caption in captions.items():
+        steps[int(step)]["said"] = caption
+    how = {"step": -1, "first": FIRST_STEP, "speed": STEPS_A_SECOND, "pause": TO_READ, "keeps_room": True}
+    return {"recorded": recording | {"steps": steps}, **how}
 
 
 def renamed(texts: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     traces          lengths of requests                                      01, 02, 05, 09
     broken          pools and tables with one planted bug each               02, 03
     kernels07       puzzles, the ladder of kernels, pictures of their loads  07
-    timeline        what each request did in every step                      09
     watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
     pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13

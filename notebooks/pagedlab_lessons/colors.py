@@ -83,7 +83,7 @@ MEMORY_LOOKS = {  # what is used is solid, so the eye finds it first
     "external": Look(NEUTRAL, "..", is_pale=True),
     "free": FREE,
 }
-# By the kinds of `lessons.timeline`. What computes nothing is pale. Prefill and decode are grey,
+# By the kinds of `widgets.timeline`. What computes nothing is pale. Prefill and decode are grey,
 # so that no request has their colour.
 STEP_LOOKS = {
     "W": Look(NEUTRAL, "//", is_pale=True),

@@ -11,22 +11,8 @@ const PAUSE_WHEN_HIDDEN = 2000;
 const UNAUTHORIZED = 401; // the status of a request without a key that the server accepts
 const UNREACHABLE = "The server does not answer.";
 
-// A server with API keys asks for one. The page keeps it in this variable alone. An address that
-// ends with #KEY gives it too.
-let key = decoded(location.hash.slice(1));
-
-/**
- * The text of a part of an address; "" if it is malformed, as in #100%.
- *
- * @param {string} part
- */
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return "";
-  }
-}
+/** @type {string | null} The API key, if the server asks for one; null if the reader has none. */
+let key = "";
 
 /**
  * The headers that every request has.
@@ -62,7 +48,7 @@ let first = 0; // number of the first step that is here
 async function update() {
   const since = first + (values.recorded?.steps.length ?? 0);
   const answer = await fetch(`blocks?since=${since}`, { headers: headers() });
-  if (answer.status === UNAUTHORIZED) unlocking.hidden = false;
+  if (answer.status === UNAUTHORIZED) key = prompt("The API key of this server:");
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error.message);
   const known = values.recorded;
@@ -77,7 +63,7 @@ async function update() {
   else stage.render({ model, el: /** @type {HTMLElement} */ (document.getElementById("stage")) });
 }
 
-/** Updates the page, says what went wrong, and comes again once the page has a key. */
+/** Updates the page, says what went wrong, and comes again, unless it lacks a key. */
 async function look() {
   let trouble = "";
   try {
@@ -87,15 +73,13 @@ async function look() {
     trouble = isUnreachable ? UNREACHABLE : String(/** @type {Error} */ (error).message);
   }
   troubleLine.textContent = trouble;
-  if (unlocking.hidden) setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
+  if (key !== null) setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
 }
 
 const asking = /** @type {HTMLFormElement} */ (document.getElementById("ask"));
 const question = /** @type {HTMLInputElement} */ (document.getElementById("question"));
 const answers = /** @type {HTMLElement} */ (document.getElementById("answers"));
 const troubleLine = /** @type {HTMLElement} */ (document.getElementById("trouble"));
-const unlocking = /** @type {HTMLFormElement} */ (document.getElementById("unlock"));
-const keyField = /** @type {HTMLInputElement} */ (document.getElementById("key"));
 
 /**
  * Asks the engine. The stage shows the words as they come; the page shows the answers at the end.
@@ -127,12 +111,5 @@ asking.addEventListener("submit", (event) => {
   event.preventDefault();
   const button = /** @type {HTMLButtonElement | null} */ (event.submitter);
   ask(Number(button?.value ?? 1));
-});
-unlocking.addEventListener("submit", (event) => {
-  event.preventDefault();
-  key = keyField.value.trim();
-  keyField.value = "";
-  unlocking.hidden = true;
-  look();
 });
 look();

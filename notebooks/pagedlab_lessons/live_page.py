@@ -13,6 +13,7 @@ from typing import Any
 from pagedlab.engine import LLM
 from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab_lessons.widgets.assets import script, style
+from pagedlab_lessons.widgets.film import film
 
 MOST_BLOCKS = 32_768  # that can be drawn; the page draws those in use
 KEEP = 2_000  # steps that can be looked back at
@@ -63,8 +64,8 @@ class LivePage:
             )
         self._recorder.update()
         if self._names is None:
-            return news_of(self._recorder.recording, self._recorder.forgotten, since)
-        return present_of(self._recorder.recording, self._names(tenant))
+            return film(news_of(self._recorder.recording, self._recorder.forgotten, since))
+        return film(present_of(self._recorder.recording, self._names(tenant)))
 
     def _stop_if_alone(self) -> None:
         if self._recorder and time.monotonic() - self._asked > UNWATCHED:

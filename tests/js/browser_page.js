@@ -15,6 +15,19 @@ const GLOBALS = [
 ];
 const METHODS = ["getComputedStyle", "matchMedia"]; // of the window
 
+/** An observer who sees everything at once. */
+class Seen {
+  constructor(tell) {
+    this.tell = tell;
+  }
+
+  observe() {
+    this.tell([{ isIntersecting: true }]);
+  }
+
+  disconnect() {}
+}
+
 /** Makes an empty page the global one; returns the element in it that a widget is drawn into. */
 export function openHost() {
   const page = new Window();
@@ -22,6 +35,7 @@ export function openHost() {
     const value = page[name];
     globalThis[name] = METHODS.includes(name) ? value.bind(page) : value;
   }
+  globalThis.IntersectionObserver = Seen;
   return document.body.appendChild(document.createElement("div"));
 }
 

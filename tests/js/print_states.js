@@ -7,7 +7,8 @@ const recording = JSON.parse(readFileSync(0, "utf8"));
 const replay = new Replay(recording);
 
 recording.steps.forEach((_, step) => {
-  const { counts, kept, texts, used, cached, copied } = replay.stateAfter(step);
+  replay.seek(step);
+  const { counts, kept, texts, used, cached, copied } = replay;
   const keptBlocks = [...kept.keys()].filter((blockId) => kept[blockId]);
   const sequences = [...texts.values()].map((sequence) => {
     const { name, state, tokens, blocks, words, look, prompt } = sequence;

@@ -47,7 +47,6 @@ test("each step of a recording is drawn as it is told, and the focus stays on a 
     assert.equal(shownStep(), i);
     assert.equal(document.activeElement, block);
   });
-  assert.ok(find(".pl-prompt").textContent.endsWith("."));
 });
 
 test("words that look like markup are text, wherever they are", () => {
@@ -62,22 +61,23 @@ test("words that look like markup are text, wherever they are", () => {
   assert.equal(find(".ps-head b").textContent, ATTACK);
 });
 
-/** Words, how many of them are the prompt, and what is read; numbers of blocks stand behind their words. */
+/** Words, how many of them are the prompt, what a chat template added, and what is read. */
 const READ = [
-  [["a", "b", "c", "d ", "e"], 2, "abcd0 e1"],
-  [["a", "b", "c", "d", "", "\n"], 6, "abcd0"],
-  [
-    ["", "user", "\n", "Why", "?", "", "\n", "", "assistant", "\n", "So"],
-    10,
-    "userWhy0?1assistantSo2",
-  ],
+  [["a", "b", "c", "d ", "e"], 2, {}, "abcd0 e1"],
+  [["a", "b", "c", "d", "", "\n"], 6, {}, "abcd0"],
+  [["", "user", "\n", "Why", "?", "So"], 5, { 0: "", 1: "user", 2: "" }, "userWhy0?So1"],
 ];
 
 test("words are read with the numbers of their blocks, without the chat template", () => {
-  for (const [words, prompt, read] of READ) {
-    const texts = { r0: sequenceOf(words, [0, 1, 2], { prompt, tokens: words.length }) };
-    open(recordingOf({ counts: { 0: 1, 1: 1, 2: 1 }, texts }));
+  for (const [words, prompt, roles, read] of READ) {
+    const change = { prompt, roles, tokens: words.length };
+    const texts = { r0: sequenceOf(words, [0, 1], change) };
+    open(recordingOf({ counts: { 0: 1, 1: 1 }, texts }));
     assert.equal(find(".ps-words").textContent.trim(), read);
+    if (words.length === 6 && prompt === 5) {
+      blockOf(0).focus();
+      assert.equal(find(".pl-detail").textContent, "Block 0: r0, tokens 0–3: “Why”");
+    }
   }
 });
 
@@ -107,9 +107,9 @@ test("it plays to the end, and again from the step that its model names", (conte
   assert.equal(shownStep(), 1);
 });
 
-test("a caption of the page stays until the next one, and long enough to be read", (context) => {
-  const captions = { 0: "Nothing is here.", 2: "Something is here." };
-  open(recordingOf({}, {}, {}, {}), -1, { speed: 4, captions });
+test("a sentence stays until the next one, and long enough to be read", (context) => {
+  const steps = [{ said: "Nothing is here." }, {}, { said: "Something is here." }, {}];
+  open(recordingOf(...steps), -1, { speed: 4, pause: 1500 });
   assert.equal(find(".ps-rate [selected]").value, "4");
   context.mock.timers.tick(1499);
   assert.equal(shownStep(), 0);
@@ -129,9 +129,6 @@ test("a recording below the screen waits until its squares are seen, or a reader
     observe() {}
     disconnect() {}
   };
-  context.after(() => {
-    delete globalThis.IntersectionObserver;
-  });
   for (const isMoved of [false, true]) {
     open(threeAnswers(), -1);
     tell(false);
@@ -155,7 +152,7 @@ test("a page that follows an engine does not fall back for ever, without motion,
   }
 });
 
-test("of a large pool the rows in use are drawn, and they are large", () => {
+test("of a large pool the first rows and those in use are drawn, and they are large", () => {
   const recorded = {
     ...recordingOf({ counts: { 3: 1, 700: 1, 701: 1 } }, {}),
     num_blocks: 26214,
@@ -163,10 +160,10 @@ test("of a large pool the rows in use are drawn, and they are large", () => {
   };
   open(recorded, 0);
   const drawn = all(".pl-block").map((node) => Number(node.dataset.block));
-  assert.equal(drawn.length, 64);
+  assert.equal(drawn.length, 80);
   assert.ok(drawn.includes(3) && drawn.includes(700) && drawn.includes(701));
   assert.equal(find(".pl-many"), null);
-  assert.match(find(".ps-more").textContent, /Showing\s+64 of 26,214 blocks/);
+  assert.match(find(".ps-more").textContent, /Showing\s+80 of 26,214 blocks/);
 });
 
 test("where a page asks for it, requests that ended are last, the newest first, and short", () => {
@@ -175,7 +172,7 @@ test("where a page asks for it, requests that ended are last, the newest first, 
   const recorded = recordingOf({ texts: Object.fromEntries(entries) });
   for (const [ended_last, order, short] of [
     [false, "r0 r1 r2 r3", ""],
-    [true, "r3 r1 r2 r0", "r2 r0"],
+    [true, "r1 r3 r2 r0", "r2 r0"],
   ]) {
     const names = (selector) => all(selector).map((text) => text.dataset.text);
     open(recorded, 0, { ended_last });
@@ -205,13 +202,27 @@ test("a word, its block and the table's cell light up together", () => {
   assert.equal(find(".pl-detail").textContent, "Block 2: r0, tokens 0–3: “The cat sat on”");
 });
 
-test("words that were released point at their block no more", () => {
+test("words that were released point at their block as long as a cache keeps them", () => {
   const r0 = sequenceOf(WORDS, [2, 5], { prompt: 0 });
-  const released = { counts: { 2: 0, 5: 0 }, texts: { r0: { blocks: [0, []], tokens: 0 } } };
-  const model = open(recordingOf({ counts: { 2: 1, 5: 1 }, texts: { r0 } }, released));
-  assert.equal(all(".ps-run[data-block]").length, 2);
+  const release = { r0: { blocks: [0, []], tokens: 0, state: "stop" } };
+  const steps = [
+    { counts: { 2: 1, 5: 1 }, texts: { r0 } },
+    { counts: { 2: 0, 5: 0 }, kept: { 2: 1 }, texts: release },
+    { counts: { 5: 1 } },
+    { counts: { 5: 0 }, kept: { 5: 1 } }, // what the cache keeps in block 5 is another's
+    { evicted: [2] }, // and in block 2, too
+  ];
+  const model = open(recordingOf(...steps));
+  [2, 1, 1, 1, 0].forEach((number, step) => {
+    model.change("step", step);
+    assert.equal(all(".ps-run[data-block]").length, number, `step ${step}`);
+  });
   model.change("step", 1);
-  assert.equal(all(".ps-run[data-block]").length, 0);
+  assert.equal(find(".ps-kept").textContent, "The cat sat on");
+  blockOf(2).focus();
+  assert.match(find(".pl-detail").textContent, /^Block 2 is free; its contents stay cached/);
+  blockOf(5).focus();
+  assert.equal(find(".pl-detail").textContent, "Block 5 is free.");
 });
 
 test("nothing goes on after the stage is removed", (context) => {

@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagedlab_lessons.timeline import run_of
+from pagedlab_lessons.widgets.timeline import run_of
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
@@ -127,7 +127,9 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     run = run_of(recording)
     assert run.summary() == run_of(without_words.recording).summary()
     computed = sum(stop - start for plan in plans[1:] for start, stop in plan["computed"].values())
-    assert (run.steps, run.summary().computed) == (len(plans) - 1, computed), "the rows have all that plans computed"
+    assert (run.steps, sum(batch.total() for batch in run.batches)) == (len(plans) - 1, computed), (
+        "the rows have all that plans computed"
+    )
     looks = [text["look"] for step in recording["steps"] for text in step.get("texts", {}).values() if "look" in text]
     assert looks == list(range(len(looks))), "each sequence is new once"
 

@@ -41,8 +41,8 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
     assert shown.values == {"size": 1000, "text": "a b", "dark": True}
     assert shown.drawn["number"] == shown.asked["number"] == 3
     assert ">a b<" in shown.drawn["html"]
-    for wrong in ({"size": 5}, {"sise": 1000}, {"text": True}):
-        with pytest.raises(ValueError, match=r"must be one of|is a text"):
+    for wrong in ({"size": 5}, {"sise": 1000}, {"dark": "no"}):
+        with pytest.raises(ValueError, match="must be one of"):
             shown.set(**wrong)
     assert shown.asked["number"] == 3
 
@@ -53,7 +53,6 @@ def test_each_control_is_given_by_name_and_moves_the_drawing():
         ([1, 2, 3], r"x must be \(options, first\) for a slider"),
         ((1, 2), r"x must be \(options, first\)"),
         (([1, 2, 3], 9), "x must be one of its options 1, 2, 3, got 9"),
-        (([], 9), "x needs an option at least"),
     ],
 )
 def test_a_control_that_makes_no_sense_is_refused(given, message):
@@ -178,8 +177,7 @@ def test_of_drawings_that_are_too_large_together_the_last_control_does_not_move(
     [
         (lambda: "<p>a</p>", {}, False),  # nothing moves, and nothing can be pointed at
         (lambda: '<p data-say="b">a</p>', {}, True),
-        (lambda n: f"<p>{'a' * 150_000}</p>", {"n": ([1, 2], 1)}, False),  # it would make a notebook large
-        (lambda n: NOISE[n], {"n": (range(30), 1)}, False),
+        (lambda n: NOISE[n], {"n": (range(30), 1)}, False),  # it would make a notebook large
     ],
 )
 def test_which_drawing_has_an_opening(draw, controls, has_one):

@@ -55,11 +55,7 @@ def test_the_truth_comes_when_it_is_asked_for(page):
     )
     printed = page.get_by_text("beside beside")
     assert not printed.is_visible(), "what the cell prints waits too"
-    question.locator("input").fill("no idea")
-    page.keyboard.press("Enter")
-    question.get_by_text("A number, please.").wait_for()
-    assert not printed.is_visible(), "a word is no answer"
-    question.locator("input").fill("about 30")
+    question.locator("input").fill("30")
     page.keyboard.press("Enter")
     answer.get_by_text("you said 30 %").wait_for()
     answer.get_by_text("it is 42.5 %").wait_for()

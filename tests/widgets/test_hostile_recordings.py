@@ -4,11 +4,10 @@ import json
 from contextlib import suppress
 
 from pagedlab_lessons.checks.n09 import ToyEngine
-from pagedlab_lessons.timeline import run_of
 from pagedlab_lessons.widgets import Stage
 from pagedlab_lessons.widgets.assets import script
-from pagedlab_lessons.widgets.picture import StagePicture
-from pagedlab_lessons.widgets.replayed import answers_of, grid_of
+from pagedlab_lessons.widgets.picture import picture_of_stage
+from pagedlab_lessons.widgets.timeline import run_of
 
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.recipes.trace import Recorder
@@ -41,7 +40,7 @@ def play(stage):
     """Do with it all that Python does with a recording."""
     for step in range(len(stage.recorded["steps"])):
         replay = stage.replay(step)
-        grid_of(replay), answers_of(replay), replay.whole()
+        picture_of_stage(replay).drawing(), replay.whole()
     run_of(stage.recorded).summary()
     stage._repr_mimebundle_()
     json.dumps(stage.recorded)
@@ -64,7 +63,7 @@ def test_markup_in_any_place_is_drawn_as_text_or_not_at_all():
         place[last] = ATTACK
         with suppress(ValueError, TypeError, AttributeError):
             stage = Stage(recording)
-            drawn += [StagePicture(stage.replay(step)).drawing() for step in (0, 8, len(RECORDING["steps"]) - 1)]
+            drawn += [picture_of_stage(stage.replay(step)).drawing() for step in (0, 8, len(RECORDING["steps"]) - 1)]
     assert any("&lt;img" in drawing for drawing in drawn)
     assert not any("<img" in drawing for drawing in drawn)
 

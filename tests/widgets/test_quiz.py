@@ -42,18 +42,10 @@ def test_a_teacher_asks_own_questions():
     assert names == ["What is `1 + 1`?"] * 2, "the browser closes one when the other opens"
 
 
-@pytest.mark.parametrize(
-    "questions",
-    [[], SUM, ["What?"], [replace(SUM, answers=SUM.answers[:1])], [SUM, replace(SUM, answers=SUM.answers[1:] * 2)]],
-)
-def test_questions_that_make_no_sense_are_refused(questions):
-    with pytest.raises(ValueError, match=r"questions must be|question . needs one right answer"):
-        Quiz(questions)
-
-
-def test_answers_that_are_no_tuple_of_answers_are_refused():
-    with pytest.raises(TypeError, match="answers must be a tuple of Answer"):
-        Question("What is `1 + 1`?", ("2", "11"))
+@pytest.mark.parametrize("answers", [SUM.answers[:1], SUM.answers[1:] * 2])
+def test_a_question_without_one_right_answer_and_a_wrong_one_is_refused(answers):
+    with pytest.raises(ValueError, match="question 2 needs one right answer"):
+        Quiz([SUM, replace(SUM, answers=answers)])
 
 
 @each_notebook

@@ -1,16 +1,12 @@
 """The recording loses nothing, and the stage shows what was recorded. test_browser.py looks at the page."""
 
-import asyncio
 import json
-import time
 
 import pytest
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.widgets import Stage
-from pagedlab_lessons.widgets import stage as module
 from pagedlab_lessons.widgets.opening import unpacked
-from pagedlab_lessons.widgets.picture import StagePicture
-from pagedlab_lessons.widgets.replayed import answers_of
+from pagedlab_lessons.widgets.picture import Words, picture_of_stage
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay
@@ -90,25 +86,15 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny):
     assert "Once" not in drawn
 
 
-def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch):
-    monkeypatch.setattr(module, "INTERVAL", 0.05)
-
-    async def generate():
-        engine, sent = FakeEngine(num_blocks=200), []
-        stage = Stage(engine)
-        stage.observe(sent.append, "recorded")
-        engine.add("a", 1)
-        for _ in range(500):
-            engine.step()
-        engine.end()
-        deadline = time.monotonic() + 20
-        while len(stage.recorded["steps"]) < 502:
-            assert time.monotonic() < deadline, "the last step was not sent"
-            await asyncio.sleep(0.01)
-        return len(sent), stage
-
-    sent, stage = asyncio.run(generate())
-    assert sent < 100
+def test_updates_are_throttled_and_the_last_step_is_always_sent():
+    engine, sent = FakeEngine(num_blocks=200), []
+    stage = Stage(engine)
+    stage.observe(sent.append, "recorded")
+    engine.add("a", 1)
+    for _ in range(500):
+        engine.step()
+    engine.end()
+    assert len(sent) < 100
     assert len(stage.recorded["steps"]) == 502
     assert stage.recorded["steps"][-1]["used"] == 0
 
@@ -138,9 +124,9 @@ def test_what_a_chat_template_adds_is_not_drawn(tiny):
     with Stage(llm) as stage:
         llm.add([{"role": "user", "content": "Why is the user blue?"}], SamplingParams(max_tokens=3))
         llm.step()
-    (answer,) = answers_of(stage.replay(1))
-    asked = "".join(words for _, words, is_prompt in answer["runs"] if is_prompt)
-    assert asked == "Why is the user blue?"
+    (sequence,) = stage.replay(1).sequences.values()
+    asked = [words for (_, is_prompt), words in Words(sequence, 16, most=2).texts().items() if is_prompt]
+    assert "".join(asked) == "Why is the user blue?"
 
 
 def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
@@ -153,5 +139,5 @@ def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
         llm.abort(request)
         llm.step()
         llm.step()
-    stopped = StagePicture(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
+    stopped = picture_of_stage(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
     assert stopped.count("(aborted:") == 1

@@ -20,7 +20,7 @@ from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
 from pagedlab_lessons.widgets.judging import Entry
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture
+from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
 from pagedlab_lessons.widgets.session import Session
 
 
@@ -157,7 +157,7 @@ class BlockPoolWidget(Page):
 
     def picture(self) -> Picture:
         """Return the present state as a drawing and as text, for where no widget runs."""
-        return Picture(self.state)
+        return picture_of_grid(self.state)
 
     # ------------------------------------------------------------------ page and Python
 

@@ -2,10 +2,8 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot } from "./keyboard.js";
-import { find, findInput, html, listenTo, withData } from "./markup.js";
+import { find, findInput, html, listenTo, Markup, show, withData } from "./markup.js";
 import { format } from "./words.js";
-
-/** @import { Markup } from "./markup.js" */
 
 /**
  * A slider over `options`, a switch, or a field of text.
@@ -37,15 +35,38 @@ const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the 
 const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
 const BUSY_AFTER = 150; // milliseconds
-const SMALLEST_LETTER = 11; // pixels, in a drawing that scrolls since the page is narrow
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-page
-const TYPING_ENDS_AFTER = 120; // milliseconds
 /** @type {Record<string, number>} Parts that a key moves on. */
 const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
+/** The attributes of each kind of control. */
+const INPUTS = {
+  slider: html`type="range" class="pl-scrubber"`,
+  switch: html`type="checkbox" role="switch"`,
+  text: html`type="text" spellcheck="false" data-own-enter`,
+};
+
 /** One view of a drawing and its controls. */
 class ExploreView {
+  isWaiting = false;
+  /** Whether to ask again as soon as the answer is there. */
+  hasMore = false;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  busyTimer = undefined;
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  playTimer = undefined;
+  /** @type {string | null} The slider that plays. */
+  playing = null;
+  /** @type {HTMLElement | null} The part that lights up. */
+  lit = null;
+  /** What the names of this drawing's patterns begin with. */
+  patterns = `look-${Math.random().toString(36).slice(2)}`;
+  /** Whether the page is narrow. */
+  isNarrow = false;
+  /** The width of the drawing, in pixels. */
+  width = 0;
+
   /**
    * @param {ExploreModel} model
    * @param {HTMLElement} host
@@ -61,35 +82,12 @@ class ExploreView {
     this.number = number;
     /** @type {Record<string, Value>} What the controls show. */
     this.values = at;
-    this.isWaiting = false;
-    /** @type {boolean} Whether to ask again as soon as the answer is there. */
-    this.hasMore = false;
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.typingTimer = undefined;
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.busyTimer = undefined;
-    /** @type {ReturnType<typeof setInterval> | undefined} */
-    this.playTimer = undefined;
-    /** @type {string | null} The slider that plays. */
-    this.playing = null;
-    /** @type {HTMLElement | null} The part that lights up. */
-    this.lit = null;
-    /** What the names of this drawing's patterns begin with. */
-    this.patterns = `look-${Math.random().toString(36).slice(2)}`;
-    /** @type {boolean} Whether the page is narrow. */
-    this.isNarrow = false;
-    /** @type {number} The width of the drawing, in pixels. */
-    this.width = 0;
-    /** @type {number} The width at which the smallest letters so far can be read, in pixels. */
-    this.readableWidth = 0;
-
     this.root = makeRoot("a drawing with controls");
     this.root.className = "pl-root px-root";
     this.root.innerHTML = this.page().source;
     this.controlBox = find(this.root, ".px-controls");
     this.room = find(this.root, ".px-room");
     this.picture = find(this.root, ".px-picture");
-    this.headline = find(this.root, ".px-headline");
     this.said = find(this.root, ".px-say");
     this.longest = find(this.root, ".px-longest");
     this.busy = find(this.root, ".px-busy");
@@ -124,7 +122,6 @@ class ExploreView {
   /** Stops what would go on without the page. */
   remove() {
     clearInterval(this.playTimer);
-    clearTimeout(this.typingTimer);
     clearTimeout(this.busyTimer);
     this.resized?.disconnect();
     this.stopListening?.();
@@ -177,30 +174,20 @@ class ExploreView {
     const name = input.dataset.name;
     if (name === undefined) return;
     this.stopPlaying();
-    if (input.type === "text") {
-      this.values = { ...this.values, [name]: input.value };
-      clearTimeout(this.typingTimer);
-      this.typingTimer = setTimeout(() => this.request(), TYPING_ENDS_AFTER);
-    } else {
-      this.ask(name, input.type === "checkbox" ? input.checked : Number(input.value));
-    }
+    /** @type {Record<string, Value>} */
+    const values = { text: input.value, checkbox: input.checked, range: Number(input.value) };
+    this.ask(name, values[input.type]);
   }
 
   /**
-   * Asks for the drawing with another value, which the control shows at once.
+   * Asks for the drawing with another value, now or after the answer to the open question.
    *
    * @param {string} name
-   * @param {Value} value
+   * @param {Value} value which the control shows at once
    */
   ask(name, value) {
     this.values = { ...this.values, [name]: value };
     this.showValues();
-    this.request();
-  }
-
-  /** Asks for the drawing of the values, now or after the answer to the open question. */
-  request() {
-    clearTimeout(this.typingTimer);
     if (this.isWaiting) this.hasMore = true;
     else this.send();
   }
@@ -279,13 +266,6 @@ class ExploreView {
     return /** @type {HTMLElement[]} */ ([...this.picture.querySelectorAll(PART)]);
   }
 
-  /** The part that has the focus, or null. */
-  focusedPart() {
-    const page = /** @type {Document} */ (this.root.getRootNode());
-    const part = partOf(page.activeElement);
-    return part && this.picture.contains(part) ? part : null;
-  }
-
   /**
    * Makes a part the only Tab stop of the drawing.
    *
@@ -327,19 +307,16 @@ class ExploreView {
   }
 
   /**
-   * Sets the control that a part names: data-set="NAME=VALUE".
+   * Moves the slider that a part names: data-set="NAME=OPTION".
    *
    * @param {Element | null} part
    */
   choose(part) {
-    const setting = part?.getAttribute("data-set") ?? "";
-    const [name, value] = setting.split(/=(.*)/s);
-    const control = this.controls.find((one) => one.name === name);
-    if (!control || control.fixed || value === undefined) return;
-    const place = control.options.findIndex((option) => String(option) === value);
-    if (control.kind === "switch") this.ask(name, value.toLowerCase() === "true");
-    else if (control.kind === "text") this.ask(name, value);
-    else if (place >= 0) this.ask(name, place);
+    const setting = part?.getAttribute("data-set");
+    for (const { name, options, fixed } of this.controls) {
+      const place = options.findIndex((option) => `${name}=${option}` === setting);
+      if (place >= 0 && !fixed) this.ask(name, place);
+    }
   }
 
   /**
@@ -362,21 +339,14 @@ class ExploreView {
 
   // ---- what the model says
 
-  /** An answer: shows the drawing, with the focus where it was. */
+  /** An answer: shows the drawing. What is like it was stays, with the focus. */
   onDrawn() {
     const drawn = this.model.get("drawn");
     if (drawn.number < this.number) return;
-    const focused = this.focusedPart();
-    const parts = this.parts();
-    const place = focused ? parts.indexOf(focused) : -1;
-    const litPlace = this.lit ? parts.indexOf(this.lit) : -1;
     this.isWaiting = false;
     clearTimeout(this.busyTimer);
     this.busy.textContent = "";
     this.showDrawing(drawn.html);
-    this.setTabStop(Math.max(place, 0));
-    if (focused) this.parts()[place]?.focus();
-    this.lightUp(this.parts()[litPlace] ?? null);
     if (this.hasMore) this.send();
   }
 
@@ -393,9 +363,19 @@ class ExploreView {
     const isVariant = this.isNarrow && narrow !== "";
     const shown = isVariant ? narrow : wide;
     // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
-    this.picture.innerHTML = shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`);
-    this.showHeadline(isVariant);
-    this.keepReadable();
+    show(this.picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`)));
+    this.setTabStop(
+      Math.max(
+        0,
+        this.parts().findIndex(({ tabIndex }) => tabIndex === 0),
+      ),
+    );
+    this.lightUp(this.lit?.isConnected ? this.lit : null);
+    // The variant for a narrow page has no headline of its own: its name is one, in its colour.
+    const svg = isVariant ? find(this.picture, "svg") : null;
+    const headline = find(this.root, ".px-headline");
+    headline.textContent = svg?.getAttribute("aria-label") ?? "";
+    headline.style.color = svg?.getAttribute("color") ?? "";
     this.keepRoom();
   }
 
@@ -410,30 +390,6 @@ class ExploreView {
   onResize() {
     if (this.isNarrow === this.hasNarrowPage()) this.keepRoom();
     else this.showDrawing(this.model.get("drawn").html);
-  }
-
-  /**
-   * The variant for a narrow page has no headline of its own: its name is one, in its colour.
-   *
-   * @param {boolean} isVariant
-   */
-  showHeadline(isVariant) {
-    const svg = isVariant ? this.picture.querySelector("svg") : null;
-    this.headline.textContent = svg?.getAttribute("aria-label") ?? "";
-    this.headline.style.color = svg?.getAttribute("color") ?? "";
-  }
-
-  /** Says how wide the drawing is with readable letters. A narrow page scrolls it. */
-  keepReadable() {
-    const svg = this.picture.querySelector("svg");
-    const width = Number(svg?.getAttribute("viewBox")?.split(/\s+/)[2]);
-    const sizes = [...(svg?.querySelectorAll("text[font-size]") ?? [])]
-      .filter((text) => text.textContent?.trim())
-      .map((text) => Number(text.getAttribute("font-size")));
-    if (!width || !sizes.length) return;
-    const needed = Math.ceil((width * SMALLEST_LETTER) / Math.min(...sizes));
-    this.readableWidth = Math.max(this.readableWidth, needed);
-    this.picture.style.setProperty("--readable", `${this.readableWidth}px`);
   }
 
   /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
@@ -496,13 +452,12 @@ function partOf(node) {
  * @returns {Markup}
  */
 function controlTemplate({ name, kind, fixed }) {
-  const play = html`<button class="pl-button" data-play="${name}"
-    aria-label="play">▶</button>`;
-  return html`
-    <label class="px-${kind} ${fixed ? "px-fixed" : ""}">
+  const isSlider = kind === "slider";
+  const play = html`<button class="pl-button" data-play="${name}" aria-label="play">▶</button>`;
+  return html`<label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>
-      ${inputTemplate(name, kind, fixed ? "disabled" : "")}
-    </label>${kind === "slider" ? play : ""}`;
+      <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>
+      ${isSlider ? html`<output></output>` : ""}</label>${isSlider ? play : ""}`;
 }
 
 /**
@@ -515,26 +470,6 @@ function noteTemplate(controls) {
   const names = controls.filter(({ fixed }) => fixed).map(({ name }) => name.replaceAll("_", " "));
   if (!names.length) return "";
   return html`<small class="px-note">Run the notebook to change ${names.join(" and ")}.</small>`;
-}
-
-/**
- * @param {string} name
- * @param {Control["kind"]} kind
- * @param {string} disabled the attribute, or nothing
- * @returns {Markup}
- */
-function inputTemplate(name, kind, disabled) {
-  switch (kind) {
-    case "text":
-      return html`<input type="text" data-name="${name}" spellcheck="false" data-own-enter
-        ${disabled}>`;
-    case "switch":
-      return html`<input type="checkbox" role="switch" data-name="${name}"
-        ${disabled}>`;
-    default:
-      return html`<input type="range" class="pl-scrubber" data-name="${name}"
-        ${disabled}><output></output>`;
-  }
 }
 
 /**

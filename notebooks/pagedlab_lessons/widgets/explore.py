@@ -23,33 +23,26 @@ from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stor
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
-LARGEST_FRAME = 150_000  # characters of a drawing
 MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
 
 class _Control(NamedTuple):
-    """A control: its kind, a slider's options, and where it begins.
+    """A control: its kind, its options, and where it begins.
 
-    The page knows a slider's position, not its value.
+    The page knows the position of a value among the options, not the value.
     """
 
     kind: str  # "slider", "text" or "switch"
-    options: Sequence[Any]  # of a slider, otherwise empty
-    at: Any  # a slider's position, a text, or whether a switch is on
+    options: Sequence[Any]  # of a text none
+    at: Any  # a position, or a text
 
     def value(self, at: Any) -> Any:
         """Return the value at a position."""
-        return self.options[at] if self.kind == "slider" else at
-
-    def positions(self) -> list[Any]:
-        """Return all positions; of a text box the one that it has."""
-        if self.kind == "switch":
-            return [False, True]
-        return list(range(len(self.options))) if self.kind == "slider" else [self.at]
+        return self.options[at] if self.options else at
 
     def sent(self) -> list[int | str]:
-        """Return a slider's options as the page gets them: a whole number, or a text."""
+        """Return the options as the page gets them: a whole number, or a text."""
         return [option if type(option) is int else str(option) for option in self.options]
 
 
@@ -60,7 +53,7 @@ def _control(name: str, given: Any) -> _Control:
         ValueError: If the description is none of `KINDS`.
     """
     if isinstance(given, bool):
-        return _Control("switch", (), given)
+        return _Control("switch", (False, True), given)
     if isinstance(given, str):
         return _Control("text", (), given)
     try:
@@ -68,13 +61,15 @@ def _control(name: str, given: Any) -> _Control:
         options = list(options)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {KINDS}, got {given!r}") from None
-    if not options:
-        raise ValueError(f"{name} needs an option at least")
-    control = _Control("slider", options, 0)
-    if first not in options:
-        written = ", ".join(map(str, control.sent()))
-        raise ValueError(f"{name} must be one of its options {written}, got {first!r}")
-    return control._replace(at=options.index(first))
+    return _Control("slider", options, _place(name, options, first))
+
+
+def _place(name: str, options: Sequence[Any], value: Any) -> int:
+    """Return the position of a value among the options."""
+    if value not in options:
+        written = ", ".join(map(str, options))
+        raise ValueError(f"{name} must be one of its options {written}, got {value!r}")
+    return options.index(value)
 
 
 def _as_page(drawn: Any) -> str:
@@ -155,10 +150,9 @@ class Explorer(Page):
         at = dict(self.asked["at"])
         for name, value in values.items():
             control = self._controls[one_of("control", name, self._controls)]
-            chosen = _control(name, (control.options, value) if control.options else value)
-            if chosen.kind != control.kind:
-                raise ValueError(f"{name} is a {control.kind}, got {value!r}")
-            at[name] = chosen.at
+            at[name] = value
+            if control.options:
+                at[name] = _place(name, control.options, value)
         self.asked = {"number": self.asked["number"] + 1, "at": at}
 
     def _answer(self, _: Any) -> None:
@@ -181,13 +175,13 @@ class Explorer(Page):
         None if the drawings are too large, or if there are no controls and no parts to point at.
         """
         page = self.drawn["html"]
-        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
+        if not self._controls and "data-" not in page:
             return None
         draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
         free = {
-            name: control.positions()
+            name: range(len(control.options))
             for name, control in self._controls.items()
-            if control.kind != "text"
+            if control.options
         }
         while True:
             if math.prod(map(len, free.values())) <= MOST_FRAMES:
@@ -199,7 +193,7 @@ class Explorer(Page):
             # the control with the fewest positions becomes fixed, the last one of several
             del free[min(reversed(free), key=lambda name: len(free[name]))]
 
-    def _opening(self, free: dict[str, list[Any]], draw: Callable[..., str]) -> dict[str, str]:
+    def _opening(self, free: dict[str, range], draw: Callable[..., str]) -> dict[str, str]:
         """Return the opening in which some controls move; the last one's position changes fastest.
 
         Args:
@@ -253,7 +247,7 @@ def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:
 
         data-link="a b"        lights up together with every element that shares a word
         data-say="..."         what the line below the drawing says while it is pointed at
-        data-set="name=value"  a click sets this control
+        data-set="name=value"  a click moves this slider or switch
 
     A `lessons.drawing.Drawing` has a second SVG, for a narrow page.
 

@@ -21,7 +21,7 @@ function render({ model, el }) {
   const reveals = model.get("reveals");
   root.className = "pl-root pg-root";
   root.innerHTML = html`<label><span><b>Guess:</b> ${model.get("question")}</span>
-    <input type="text" class="pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
+    <input type="number" step="any" class="pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
     ${reveals ? html`<button class="pl-button">show me</button>` : ""}
     <div aria-live="polite"></div>`.source;
   const input = findInput(root, "input");

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from typing import Any
 
 import traitlets
@@ -17,31 +16,6 @@ from IPython.display import display
 from pagedlab_lessons.figure_words import described
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.page import Page, close_figure, png
-
-_THOUSANDS = re.compile(r"(?<=\d)(?<!\b0)[,\s](?=\d{3}(?!\d))")  # the mark in "1,024" or "1 000"
-_NUMBER = re.compile(
-    r"(?<![\w.])"  # not inside a word, such as the 100 of "H100"
-    r"(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?: */ *([1-9]\d*))?(k\b)?",
-    re.IGNORECASE,
-)
-
-
-def parse(text: str) -> float | None:
-    """Return the first number in what a reader typed, or None if there is none.
-
-    "1,024" is a thousand and more, "1,5" is one and a half. Also accepted are fractions ("1/2"),
-    "10k", and units ("12 %", "100ms").
-
-    Args:
-        text: what was typed.
-    """
-    text = _THOUSANDS.sub("", text.replace("\N{MINUS SIGN}", "-")).replace(",", ".")
-    found = _NUMBER.search(text)
-    if not found:
-        return None
-    digits, denominator, thousands = found.groups()
-    number = float(digits) / int(denominator or 1) * (1000 if thousands else 1)
-    return number if math.isfinite(number) else None
 
 
 def in_words(number: float) -> str:
@@ -77,7 +51,7 @@ class Guess(Page):
     question: Any = traitlets.Unicode().tag(sync=True)
     unit: Any = traitlets.Unicode().tag(sync=True)
     reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth
-    typed: Any = traitlets.Unicode().tag(sync=True)
+    typed: Any = traitlets.Unicode().tag(sync=True)  # a number as HTML writes it, or ""
     shown: Any = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
     page: Any = traitlets.Unicode().tag(sync=True)  # HTML below the question
 
@@ -93,7 +67,7 @@ class Guess(Page):
     @property
     def value(self) -> float | None:
         """The reader's number, None as long as there is none."""
-        return parse(self.typed)
+        return float(self.typed) if self.typed else None
 
     def reveal(self, truth: float, *evidence: Any) -> Guess:
         """Show the guess and the truth on one scale. Make this the last line of a cell.
@@ -118,13 +92,7 @@ class Guess(Page):
         if self.truth is not None and (self.value is not None or self.shown):
             self.page = self._scale() + self._evidence
         else:
-            self.page = self._noted()
-
-    def _noted(self) -> str:
-        """Return what to answer to a guess before the truth is known."""
-        if not self.typed:
-            return ""
-        return "A number, please." if self.value is None else f"Noted: {self._say(self.value)}."
+            self.page = "" if self.value is None else f"Noted: {self._say(self.value)}."
 
     def _scale(self) -> str:
         """Return the truth, and the guess if there is one, on a scale with zero on it."""

@@ -1,17 +1,18 @@
-"""The widgets without a page: a drawing, for notebooks that are read and not run."""
+"""The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from pagedlab.recipes.trace import Replay
-from pagedlab_lessons.colors import HATCHES, Look
+from pagedlab.recipes.trace import Replay, SequenceState
+from pagedlab_lessons.colors import HATCHES, Look, look_of
 from pagedlab_lessons.drawing import (
     BOLD,
     INK,
     SOFT,
-    Block,
     Grid,
     Table,
     blocks_of,
@@ -24,7 +25,7 @@ from pagedlab_lessons.drawing import (
 )
 from pagedlab_lessons.drawing.flow import Drawn, Item, Legend, Space, Text, note, stack
 from pagedlab_lessons.widgets.page import stored
-from pagedlab_lessons.widgets.replayed import answers_of, grid_of
+from pagedlab_lessons.widgets.reading import columns_of
 
 MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
@@ -34,152 +35,170 @@ GAP = 8  # pixels between a prompt and its answer
 DOTS = "… "  # where lines are left out
 
 
+@dataclass
 class Picture:
-    """A still of a block grid's `state`: counts, owners' looks and fill, then the block tables."""
+    """A still of a pool: its counters, its blocks, and the block tables.
 
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
-        self.cached: frozenset[int] = frozenset()  # blocks whose contents are kept
+    Args:
+        block_size: of the pool.
+        counts: the reference count of each block.
+        used: blocks in use.
+        free: blocks that are not.
+        copied: blocks that were copied so far.
+        tables: of all sequences, the oldest first.
+        above: what is above them.
+        cached: blocks whose contents are kept.
+    """
+
+    block_size: int
+    counts: list[int]
+    used: int
+    free: int
+    copied: int
+    tables: list[Table]
+    above: list[Item] = field(default_factory=list)
+    cached: Collection[int] = ()
 
     def headline(self) -> str:
         """The counters in one line; a counter at zero is left out."""
-        state = self.state
-        said = f"{len(state['counts'])} blocks of {state['block_size']}: {state['used']} used, "
-        said += f"{state['free']} free"
-        for counter in ("shared", "copied"):
-            if state[counter]:
-                said += f", {state[counter]} {counter}"
-        if state["copying"] != state["used"]:
-            said += f"; a copy for each sequence would take {state['copying']}"
+        said = f"{len(self.counts)} blocks of {self.block_size}: {self.used} used, "
+        said += f"{self.free} free"
+        if shared := sum(count > 1 for count in self.counts):
+            said += f", {shared} shared"
+        if self.copied:
+            said += f", {self.copied} copied"
+        copying = sum(len(table.blocks) for table in self.tables)
+        if copying != self.used:
+            said += f"; a copy for each sequence would take {copying}"
         return said
-
-    def above(self) -> list[Item]:
-        """What is above the blocks: the goal of the widget's challenge, if it has one."""
-        challenge = self.state.get("challenge")
-        goal = f"Challenge: {challenge['goal']}" if challenge else ""
-        return [Text(goal, look=BOLD)]
 
     def drawing(self) -> str:
         """The picture as an SVG."""
-        tables = self.state["tables"]
-        left_out = len(tables) - MAX_ROWS
-        items: list[Item] = [*self.above(), Text(self.headline()), self._pool]
-        items += map(_table, tables[:MAX_ROWS])
+        columns = columns_of(len(self.counts))
+        side = 24 if columns > 16 else 42
+        width = max(columns * (side + 4) - 4, 620)
+        blocks = blocks_of(
+            self.tables, len(self.counts), self.block_size, cached=self.cached, counts=self.counts
+        )
+
+        def squares(space: Space) -> Drawn:
+            grid = Grid(space.x, space.y + 4, columns, side, side)
+            return Drawn(pool(blocks, grid), grid.bottom(len(blocks)) + 8)
+
+        left_out = len(self.tables) - MAX_ROWS
+        items: list[Item] = [*self.above, Text(self.headline()), squares]
+        items += map(_row, self.tables[:MAX_ROWS])
         items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
-        drawn = stack(items, Space(0, 0, self._width, is_narrow=False))
-        return svg(self._width, drawn.bottom, drawn.parts, self.headline())
-
-    def blocks(self) -> list[Block]:
-        """The blocks, as the pool counts them and the tables list them."""
-        tables = [
-            Table(table["name"], table["blocks"], table["tokens"], look_in(table))
-            for table in self.state["tables"]
-        ]
-        counts, size = self.state["counts"], self.state["block_size"]
-        return blocks_of(tables, len(counts), size, cached=self.cached, counts=counts)
-
-    @property
-    def _side(self) -> int:
-        """Pixels of a block."""
-        return 24 if self.state["columns"] > 16 else 42
-
-    @property
-    def _width(self) -> int:
-        return max(self.state["columns"] * (self._side + 4) - 4, 620)
-
-    def _pool(self, space: Space) -> Drawn:
-        blocks = self.blocks()
-        grid = Grid(space.x, space.y + 4, self.state["columns"], self._side, self._side)
-        return Drawn(pool(blocks, grid), grid.bottom(len(blocks)) + 8)
+        drawn = stack(items, Space(0, 0, width, is_narrow=False))
+        return svg(width, drawn.bottom, drawn.parts, self.headline())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return stored(self.drawing(), self.headline()), {}
 
 
-class StagePicture(Picture):
-    """A still of a recording after a step: what is written, tinted as the blocks that hold it,
-    above blocks and tables.
-
-    Args:
-        replay: at that step.
-    """
-
-    def __init__(self, replay: Replay) -> None:
-        super().__init__(grid_of(replay))
-        self.cached = frozenset(replay.kept)
-        self.answers = answers_of(replay)
-
-    def above(self) -> list[Item]:
-        """The answers: a name, and the last lines."""
-        shown = self.answers[:MAX_TEXTS]
-        most = 5 if len(shown) < 3 else 2  # lines of each
-        items: list[Item] = []
-        for answer in shown:
-            said = answer["name"]
-            if answer["state"] == "abort":
-                said += " (aborted: its blocks are free)"
-            items += [Legend([(look_in(answer), said)]), _words_of(answer, most)]
-        return items
-
-
-def look_in(shown: dict[str, Any]) -> Look:
-    """The look of a table or an answer, which has a colour and the number of a hatch."""
-    return Look(shown["color"], HATCHES[shown["pattern"]])
-
-
-def _table(table: dict[str, Any]) -> Item:
+def _row(table: Table) -> Item:
     """A sequence's name and the ids of its blocks."""
-    blocks = runs(table["blocks"]) or "none yet"
+    blocks = runs(table.blocks) or "none yet"
     if len(blocks) > LONGEST:
         blocks = f"{blocks[: LONGEST - 2]} …"
-    said = f"{table['name']}, {table['tokens']} tokens in blocks {blocks}"
-    return Legend([(look_in(table), said)])
+    return Legend([(table.look, f"{table.name}, {table.tokens} tokens in blocks {blocks}")])
 
 
-def _words_of(answer: dict[str, Any], most: int) -> Item:
-    """The last lines of an answer; words of neighbouring blocks have different tints.
+def picture_of_grid(state: dict[str, Any]) -> Picture:
+    """Return a still of a block grid's `state`, below the goal of its challenge."""
+    tables = [
+        Table(each["name"], each["blocks"], each["tokens"], _look(each)) for each in state["tables"]
+    ]
+    challenge = state.get("challenge")
+    goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
+    same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
+    return Picture(**same, tables=tables, above=[goal])
+
+
+def _look(table: dict[str, Any]) -> Look:
+    return Look(table["color"], HATCHES[table["pattern"]])
+
+
+# The stage ----------------------------------------------------------------------------------------
+
+
+def picture_of_stage(replay: Replay) -> Picture:
+    """Return a still of a recording after a step, below what is written, tinted as its blocks."""
+    size = replay.recording["block_size"]
+    tables = []
+    above: list[Item] = []
+    shown = min(MAX_TEXTS, len(replay.sequences))
+    for number, (name, sequence) in enumerate(replay.sequences.items()):
+        look = look_of(sequence.look)
+        if sequence.blocks:
+            tables.append(Table(name, sequence.blocks, sequence.tokens, look))
+        if number < shown:
+            ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
+            above.append(Legend([(look, name + ended)]))
+            above.append(Words(sequence, size, most=5 if shown < 3 else 2))
+    free = replay.recording["num_blocks"] - replay.used
+    counts = list(replay.counts)
+    return Picture(size, counts, replay.used, free, replay.copied, tables, above, replay.kept)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The last lines of a sequence; words of neighbouring blocks have different tints.
 
     Args:
-        answer: as `answers_of` returns it.
+        sequence: with its words.
+        block_size: tokens a block.
         most: lines.
     """
 
-    def draw(space: Space) -> Drawn:
-        lines = _lines(answer["runs"], space.width - wide(DOTS, 12) - GAP)
-        if len(lines) > most:
-            lines[-most].insert(0, (None, DOTS, True))
+    sequence: SequenceState
+    block_size: int
+    most: int
+
+    def __call__(self, space: Space) -> Drawn:
+        lines = self.lines(space.width - wide(DOTS, 12) - GAP)
+        if len(lines) > self.most:
+            lines[-self.most].insert(0, (None, True, DOTS))
+        color = look_of(self.sequence.look).color
         parts = []
         y = space.y
-        for line in lines[-most:]:
+        for line in lines[-self.most :]:
             x = space.x
             was_prompt = False
-            for (entry, is_prompt), run in groupby(line, key=itemgetter(0, 2)):
-                words = "".join(word for _, word, _ in run)
+            for (entry, is_prompt), run in groupby(line, key=itemgetter(0, 1)):
+                words = "".join(word for _, _, word in run)
                 if was_prompt and not is_prompt:
                     x += GAP
                 was_prompt = is_prompt
                 if entry is not None:
                     share = 0.34 if entry % 2 else 0.16
-                    parts.append(box(x, y - 2, wide(words, 12), 18, answer["color"], share))
+                    parts.append(box(x, y - 2, wide(words, 12), 18, color, share))
                 parts.append(label(x, y + 12, words, 12, SOFT if is_prompt else INK))
                 x += wide(words, 12)
             y += LINE
         return Drawn(parts, y + 6)
 
-    return draw
+    def lines(self, width: float) -> list[list[tuple[int | None, bool, str]]]:
+        """The words in lines of at most `width` pixels, each with the entry of the block table and
+        whether it is the prompt's. What a chat template added is left out.
+        """
+        lines: list[list[tuple[int | None, bool, str]]] = [[]]
+        room = width
+        for (entry, is_prompt), text in self.texts().items():
+            for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
+                if room < wide(word, 12) and lines[-1]:
+                    lines.append([])
+                    room = width
+                lines[-1].append((entry, is_prompt, word))
+                room -= wide(word, 12)
+        return lines
 
-
-def _lines(runs: list[Any], width: float) -> list[list[Any]]:
-    """The words of an answer in lines of at most `width`, each with its entry and whether it is a
-    prompt's.
-    """
-    lines: list[list[Any]] = [[]]
-    room = width
-    for entry, text, is_prompt in runs:
-        for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
-            room -= wide(word, 12)
-            if room < 0 and lines[-1]:
-                lines.append([])
-                room = width - wide(word, 12)
-            lines[-1].append((entry, word, is_prompt))
-    return lines
+    def texts(self) -> dict[tuple[int | None, bool], str]:
+        """The words of each entry of the block table, those of the prompt apart."""
+        texts: dict[tuple[int | None, bool], str] = {}
+        for position, word in enumerate(self.sequence.words):
+            if position not in self.sequence.roles:
+                entry = position // self.block_size if position < self.sequence.tokens else None
+                key = (entry, position < self.sequence.prompt)
+                texts[key] = texts.get(key, "") + word
+        return texts

@@ -37,19 +37,11 @@ class Question:
 
     Args:
         text: the question.
-        answers: a tuple of `Answer`.
-
-    Raises:
-        TypeError: If the answers are something else.
+        answers: those to choose from.
     """
 
     text: str
     answers: tuple[Answer, ...]
-
-    def __post_init__(self) -> None:
-        is_tuple = isinstance(self.answers, (tuple, list))
-        if not is_tuple or not all(isinstance(answer, Answer) for answer in self.answers):
-            raise TypeError(f"answers must be a tuple of Answer, got {self.answers!r}")
 
 
 def quiz_of(notebook: str) -> tuple[Question, ...]:
@@ -84,12 +76,18 @@ class Quiz:
         questions: two digits of one of the series' notebooks, or a list of your own questions.
 
     Raises:
-        ValueError: If the questions are not in a list, or a question has not exactly one right
-            answer and a wrong one.
+        ValueError: If a question has not exactly one right answer and a wrong one.
     """
 
     def __init__(self, questions: str | Sequence[Question]) -> None:
-        self.questions = quiz_of(questions) if isinstance(questions, str) else _valid(questions)
+        self.questions = quiz_of(questions) if isinstance(questions, str) else questions
+        for number, question in enumerate(self.questions, 1):
+            right = sum(answer.right for answer in question.answers)
+            if right != 1 or len(question.answers) < 2:
+                raise ValueError(
+                    f"question {number} needs one right answer and a wrong one at least, "
+                    f"got {right} right of {len(question.answers)}"
+                )
 
     def __repr__(self) -> str:
         lines = []
@@ -102,23 +100,6 @@ class Quiz:
     def _repr_html_(self) -> str:
         boxes = "\n".join(_box(i, question) for i, question in enumerate(self.questions, 1))
         return f'<style>{STYLE}</style>\n<div class="pq-root">\n{boxes}\n</div>'
-
-
-def _valid(questions: Sequence[Question]) -> Sequence[Question]:
-    """Return a teacher's questions if they make sense."""
-    is_list = isinstance(questions, (list, tuple))
-    if not is_list or not questions or not all(isinstance(q, Question) for q in questions):
-        raise ValueError(
-            f"questions must be a notebook's two digits or a list of Question, got {questions!r}"
-        )
-    for i, question in enumerate(questions, 1):
-        right = sum(answer.right for answer in question.answers)
-        if right != 1 or len(question.answers) < 2:
-            raise ValueError(
-                f"question {i} needs one right answer and a wrong one at least, "
-                f"got {right} right of {len(question.answers)}"
-            )
-    return questions
 
 
 def _box(number: int, question: Question) -> str:

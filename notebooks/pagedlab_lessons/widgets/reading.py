@@ -79,7 +79,7 @@ class Reading:
         return {
             "block_size": self.block_size,
             "counts": self.counts,
-            "columns": _columns(len(self.counts)),
+            "columns": columns_of(len(self.counts)),
             "tables": tables,
             "used": self.used,
             "free": self.free,
@@ -90,7 +90,7 @@ class Reading:
         }
 
 
-def _columns(num_blocks: int) -> int:
+def columns_of(num_blocks: int) -> int:
     """Return the blocks in a row of the grid."""
     if num_blocks <= 8:
         return 8

@@ -16,43 +16,39 @@ import {
 import { setScrollStops } from "./keyboard.js";
 import { lookOf } from "./looks.js";
 import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
-import { describeBlock, whatHappened } from "./narration.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { format, plural } from "./words.js";
+import { format, percent, plural } from "./words.js";
 
 /**
  * @import { PoolModel, Table } from "./blocks.js"
  * @import { Markup } from "./markup.js"
- * @import { Recording, SequenceState, State } from "./replay.js"
- * @import { WordRun } from "./word_runs.js"
+ * @import { Recording, SequenceState } from "./replay.js"
  */
 
 // The model has `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps
 // will follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
 // `ended_last`, requests that ended are below the others, the newest first, with few lines each.
-// With `captions`, {step: sentence}, the line above is the last caption so far, and a film stays at
-// each long enough to be read; `speed` is how many steps a second it begins with, and `first` is
-// the step that it begins at. With `keeps_room`, each part has the height of its largest step at
-// once.
+// `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
+// `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
+// height of its largest step at once.
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
-const TO_READ_A_CAPTION = 1500; // milliseconds, at least
 const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
 const FALL = 700; // milliseconds, at most
-const AIR = 4; // pixels from a falling word to the edge of the stage, at least
 const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
-const LEAST_ROWS = 4; // of a large pool
+const FIRST_ROWS = 4; // of a large pool, which are always drawn
 const MOST_ROWS = 64;
 const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
 const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
-const AT_THE_END = 1e6; // pixels, below the last line of any text
-const GROWING = ["pl-prompt", "ps-texts", "pl-tables", "pl-stats"]; // what has more in some steps
+const MOST_TABLES = 2; // in what is said of a block
+const POINT =
+  "Point at a word or a block, or tap it: the word, its block and its cell in the table light up.";
 
 /** @type {Record<string, string>} */
 const STATE_WORDS = {
@@ -65,7 +61,7 @@ const STATE_WORDS = {
   error: "failed, its logits are not finite",
 };
 
-const ENDED = ["stop", "length", "abort", "error"];
+const QUEUES = ["waiting", "running", "swapped"];
 
 /** One view of a recording. */
 class StageView extends PoolView {
@@ -82,29 +78,17 @@ class StageView extends PoolView {
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
-    // Which text it was, and how long, when it was last scrolled.
-    /** @type {WeakMap<Element, string>} */
-    this.scrolledFor = new WeakMap();
     /** @type {number} The width that room was kept for, in pixels. */
     this.roomyWidth = 0;
-    this.step = 0;
-    /** @type {State | null} */
-    this.before = null;
-
-    /** @type {Recording} */
-    this.recording = model.get("recorded");
-    this.replay = new Replay(this.recording);
-    this.state = this.replay.stateAfter(0);
+    this.replay = new Replay(model.get("recorded"));
     this.listen({
       "change:recorded": () => this.onRecording(),
       "change:step": () => this.onStep(),
       "change:live": () => this.paint(),
     });
-    if ("IntersectionObserver" in globalThis) {
-      this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
-        rootMargin: SEEN_ABOVE,
-      });
-    }
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
+      rootMargin: SEEN_ABOVE,
+    });
     this.restart();
   }
 
@@ -116,7 +100,7 @@ class StageView extends PoolView {
   remove() {
     super.remove();
     clearTimeout(this.timer);
-    this.seen?.disconnect();
+    this.seen.disconnect();
   }
 
   // ---- what the reader does
@@ -150,7 +134,14 @@ class StageView extends PoolView {
 
   /** @param {number | null} blockId */
   describe(blockId) {
-    return describeBlock(this.state, blockId, this.recording.block_size);
+    const { texts, kept } = this.replay;
+    if (blockId === null) return texts.size ? POINT : "";
+    const size = this.recording.block_size;
+    const holding = [...texts.values()].filter(({ blocks }) => blocks.includes(blockId));
+    const places = new Set(holding.map((text) => placeOf(text, blockId, size)));
+    if (places.size) return `Block ${blockId}: ${[...places].slice(0, MOST_TABLES).join("; ")}`;
+    const stays = kept[blockId] ? "; its contents stay cached for the next identical prefix" : "";
+    return `Block ${blockId} is free${stays}.`;
   }
 
   // ---- what the model says
@@ -160,7 +151,6 @@ class StageView extends PoolView {
     /** @type {Recording} */
     const recording = this.model.get("recorded");
     const grew = beginsLike(recording, this.recording);
-    this.recording = recording;
     if (grew) {
       this.replay.recording = recording;
       this.paint();
@@ -175,6 +165,14 @@ class StageView extends PoolView {
     if (this.model.get("step") !== this.step) this.restart();
   }
 
+  get recording() {
+    return this.replay.recording;
+  }
+
+  get step() {
+    return this.replay.step;
+  }
+
   // ---- playing
 
   /** The step that playing begins at. */
@@ -183,7 +181,7 @@ class StageView extends PoolView {
   }
 
   get lastStep() {
-    return this.replay.length - 1;
+    return this.recording.steps.length - 1;
   }
 
   /** Whether more steps will follow. */
@@ -194,31 +192,25 @@ class StageView extends PoolView {
   /** Shows the step that the model names, or plays from the first one. */
   restart() {
     const step = this.model.get("step");
-    const plays = step < 0;
-    if (!plays) this.goTo(step);
-    else if (this.reducedMotion && !this.isLive) this.goTo(this.fullStep());
-    else this.goTo(this.firstStep);
-    // following an engine is no animation: without words that fall, each picture is just replaced
-    const hasMore = !this.reducedMotion && this.lastStep > 0;
-    if (plays && hasMore && !this.isLive && this.seen) this.waitToBeSeen(this.seen);
-    else this.play(plays && (this.isLive || hasMore));
-  }
-
-  /**
-   * Plays as soon as the squares are on the screen: below it, nobody would see them change.
-   *
-   * @param {IntersectionObserver} seen
-   */
-  waitToBeSeen(seen) {
     this.play(false);
-    this.playsWhenSeen = true;
-    seen.observe(find(this.root, ".pl-blocks"));
+    if (step >= 0) this.goTo(step);
+    else if (this.isLive) {
+      // following an engine is no animation: without words that fall, each picture is just replaced
+      this.goTo(this.firstStep);
+      this.play(true);
+    } else if (this.reducedMotion) this.goTo(this.fullStep());
+    else {
+      this.goTo(this.firstStep);
+      // below the screen, nobody would see the squares change
+      this.playsWhenSeen = this.lastStep > 0;
+      this.seen.observe(find(this.root, ".pl-blocks"));
+    }
   }
 
   /** @param {IntersectionObserverEntry[]} entries */
   onSeen(entries) {
     if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
-    this.seen?.disconnect();
+    this.seen.disconnect();
     if (this.playsWhenSeen) this.play(true);
   }
 
@@ -236,7 +228,8 @@ class StageView extends PoolView {
     if (on) {
       const speed = this.currentSpeed();
       const stride = Math.max(1, Math.round(speed / PICTURES_A_SECOND));
-      const pause = Math.max((1000 * stride) / speed, this.timeToRead);
+      const toRead = this.replay.now.said ? (this.model.get("pause") ?? 0) : 0;
+      const pause = Math.max((1000 * stride) / speed, toRead);
       this.timer = setTimeout(() => this.playOn(stride), pause);
     }
     this.paint();
@@ -251,11 +244,6 @@ class StageView extends PoolView {
     if (!this.isLive) return this.speed;
     const stepsBehind = this.lastStep - this.step;
     return Math.max(this.speed, stepsBehind / (this.model.get("lag") ?? USUAL_LAG));
-  }
-
-  /** Milliseconds that a caption of this step needs, or 0. */
-  get timeToRead() {
-    return this.captions[this.step] ? TO_READ_A_CAPTION : 0;
   }
 
   /** @param {number} stride steps until the next picture */
@@ -280,47 +268,36 @@ class StageView extends PoolView {
 
   /** @param {number} step */
   goTo(step) {
-    this.step = Math.max(0, Math.min(this.lastStep, step));
-    if (this.step === 0) this.before = null;
-    else if (this.state.step === this.step - 1) this.before = this.state;
-    else this.before = this.replay.stateAfter(this.step - 1);
-    this.state = this.replay.stateAfter(this.step);
+    this.replay.seek(Math.max(0, Math.min(this.lastStep, step)));
     this.paint();
     const isSlow = this.speed <= FASTEST_WITH_FALLING_WORDS;
     if (this.isPlaying && isSlow && !this.reducedMotion) this.dropWords();
   }
 
-  /** Lets the words that got their slots in this step fall into their blocks. */
+  /** Lets the words that got their slots in this step sink into their blocks. */
   dropWords() {
-    const running = [...this.state.texts.values()].filter(({ state }) => state === "running");
-    for (const sequence of running.slice(0, MOST_FALLING_WORDS)) this.dropWord(sequence);
+    const running = [...this.replay.texts.values()].filter(({ state }) => state === "running");
+    const falling = running.slice(0, MOST_FALLING_WORDS).map((text) => this.fallingWord(text));
+    find(this.root, ".ps-air").innerHTML = html`${falling}`.source;
   }
 
   /**
-   * The word appears below the number of its block and sinks into it.
+   * The latest word of a sequence, below the number of its block.
    *
-   * @param {SequenceState} sequence
+   * @param {SequenceState} text
    */
-  dropWord({ name, blocks, tokens, words }) {
+  fallingWord({ blocks, tokens, words }) {
     const word = words[tokens - 1]?.trim();
     const block = this.root.querySelector(`.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-    if (!word || !block) return;
+    if (!word || !block) return "";
     const frame = this.root.getBoundingClientRect();
     const end = block.getBoundingClientRect();
-    const falling = document.createElement("span");
-    falling.className = "ps-drop";
-    falling.dataset.falls = name;
-    falling.textContent = word;
-    const air = find(this.root, ".ps-air");
-    air.querySelector(withData("falls", name))?.remove();
-    air.append(falling);
-    const middle = end.left - frame.left + (end.width - falling.offsetWidth) / 2;
-    const rightmost = frame.width - falling.offsetWidth - AIR;
-    falling.style.left = `${Math.max(AIR, Math.min(rightmost, middle))}px`;
-    falling.style.top = `${end.top - frame.top}px`;
-    falling.style.setProperty("--high", `${end.height}px`);
-    falling.style.animationDuration = `${Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed))}ms`;
-    falling.addEventListener("animationend", () => falling.remove());
+    // At the edge of the stage a word is beside the middle of its block, so it stays inside.
+    const across = percent(end.left - frame.left + end.width / 2, frame.width);
+    const time = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
+    return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
+      top: ${end.top - frame.top}px; --high: ${end.height}px;
+      animation-duration: ${time}ms">${word}</span>`;
   }
 
   // ---- the page
@@ -339,47 +316,40 @@ class StageView extends PoolView {
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
-    this.paintTexts(shown);
+    const texts = shown.map((text) => this.textTemplate(text));
+    showList(find(this.root, ".ps-texts"), texts);
     const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
     this.paintBlocks(tables);
     this.paintTables(tables);
-    drawCopyArrows(this.root, this.state.now.copies ?? []);
+    drawCopyArrows(this.root, this.replay.now.copies ?? []);
     this.lightUp();
     this.keepTabStops();
     setScrollStops(this.root.querySelectorAll(".ps-texts, .ps-words"));
     this.root.dataset.at = String(this.step);
   }
 
-  /** Gives each part the height of its largest step, so that nothing below moves while it plays. */
+  /** Takes the height of the largest step, so that nothing below moves while it plays. */
   keepRoom() {
     const width = this.root.clientWidth;
-    if (!this.model.get("keeps_room") || !width || width === this.roomyWidth) return;
+    if (!this.model.get("keeps_room") || width === this.roomyWidth) return;
     this.roomyWidth = width;
-    for (const name of GROWING) this.root.style.setProperty(`--room-${name}`, "0px");
-    const { state } = this;
-    const heights = GROWING.map(() => 0);
-    for (let step = 0; step <= this.lastStep; step += 1) {
-      this.state = this.replay.stateAfter(step);
-      this.step = step;
+    this.root.style.minHeight = "";
+    const { step } = this;
+    const heights = this.recording.steps.map((_, at) => {
+      this.replay.seek(at);
       this.paint();
-      GROWING.forEach((name, i) => {
-        heights[i] = Math.max(heights[i], find(this.root, `.${name}`).offsetHeight);
-      });
-    }
-    this.state = state;
-    this.step = state.step;
-    GROWING.forEach((name, i) => {
-      this.root.style.setProperty(`--room-${name}`, `${heights[i]}px`);
+      return this.root.offsetHeight;
     });
+    this.root.style.minHeight = `${Math.max(...heights)}px`;
+    this.replay.seek(step);
   }
 
   /** The sequences to show, in their order on the page. */
   shownTexts() {
-    const shown = [...this.state.texts.values()];
+    const shown = [...this.replay.texts.values()];
     if (!this.model.get("ended_last")) return shown;
-    const running = shown.filter(({ state }) => state === "running");
     const ended = shown.filter(isEnded).reverse();
-    return [...new Set([...running, ...shown.filter((text) => !isEnded(text)), ...ended])];
+    return [...shown.filter((text) => !isEnded(text)), ...ended];
   }
 
   /**
@@ -400,10 +370,10 @@ class StageView extends PoolView {
   page(numTexts) {
     const numBlocks = this.recording.num_blocks;
     const numDrawn = this.rows().flat().length;
-    const sentence = this.sentence;
-    const spoken = this.isPlaying ? "" : `${this.position}. ${sentence}`;
+    const { said } = this.replay;
+    const spoken = this.isPlaying ? "" : `${this.position}. ${said}`;
     return html`
-      <p class="pl-prompt">${sentence}</p>
+      <p class="pl-prompt">${said}</p>
       ${this.controls()}
       <div class="ps-main">
         <div class="ps-texts" data-own role="group" aria-label="answers"
@@ -415,18 +385,6 @@ class StageView extends PoolView {
         ${format(numBlocks)}.</p>
       <div class="ps-air" aria-hidden="true" data-own></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
-  }
-
-  /** @returns {Record<number, string>} sentences for some steps, in place of the stage's own */
-  get captions() {
-    return this.model.get("captions") ?? {};
-  }
-
-  /** The last caption so far, or else what happened in this step. */
-  get sentence() {
-    const captioned = Object.keys(this.captions).map(Number);
-    const last = Math.max(...captioned.filter((step) => step <= this.step));
-    return this.captions[last] ?? whatHappened(this.state, this.before);
   }
 
   get position() {
@@ -441,23 +399,17 @@ class StageView extends PoolView {
   }
 
   /**
-   * The rows of blocks that are drawn. Of a large pool, these are the rows with a block in use, and
-   * a few more if there are hardly any: those with cached blocks first.
+   * The rows of blocks that are drawn. Of a large pool, these are the first ones and those with a
+   * block in use.
    *
    * @returns {number[][]}
    */
   rows() {
     const rows = rowsOfBlocks(this.recording.drawn, this.columns);
     if (this.recording.drawn <= SMALL_POOL) return rows;
-    const { counts, kept } = this.state;
-    const used = rows.filter((row) => row.some((blockId) => counts[blockId]));
-    const cached = rows.filter((row) => row.some((blockId) => kept[blockId]));
-    const shown = new Set(used);
-    for (const row of [...cached.reverse(), ...rows]) {
-      if (shown.size >= LEAST_ROWS) break;
-      shown.add(row);
-    }
-    return rows.filter((row) => shown.has(row)).slice(0, MOST_ROWS);
+    const { counts } = this.replay;
+    const isShown = (/** @type {number[]} */ row) => row.some((blockId) => counts[blockId]);
+    return rows.filter((row, i) => i < FIRST_ROWS || isShown(row)).slice(0, MOST_ROWS);
   }
 
   /** @returns {Markup} */
@@ -482,7 +434,7 @@ class StageView extends PoolView {
 
   /** @returns {Markup[]} */
   stats() {
-    const { counts, used, cached, copied } = this.state;
+    const { counts, used, cached, copied } = this.replay;
     const shared = counts.filter((count) => count > 1).length;
     const free = this.recording.num_blocks - used;
     const stats = [counter("used", used), counter("free", free)];
@@ -492,46 +444,31 @@ class StageView extends PoolView {
     return stats;
   }
 
-  /** @param {SequenceState[]} texts */
-  paintTexts(texts) {
-    const box = find(this.root, ".ps-texts");
-    showList(
-      box,
-      texts.map((text) => this.textTemplate(text)),
-    );
-    this.root.querySelectorAll(".ps-words").forEach((words, i) => {
-      const isShort = this.isShort(texts[i]);
-      const shown = `${texts[i].name} ${isShort} ${words.textContent?.length}`;
-      if (this.scrolledFor.get(words) !== shown) words.scrollTop = isShort ? 0 : AT_THE_END;
-      this.scrolledFor.set(words, shown);
-    });
-  }
-
   /**
    * @param {SequenceState} text
    * @returns {Markup}
    */
   textTemplate(text) {
     const { color, pattern } = lookOf(text.look);
-    const runs = wordRuns(text, this.state, this.recording.block_size);
+    const words = wordRuns(text, this.replay, this.recording.block_size);
     const css = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
     return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <p class="ps-words">${runs.map(runTemplate)}</p></div>`;
+        <div class="ps-words"><p>${words}</p></div></div>`;
   }
 
   /** @param {Table[]} tables */
   paintBlocks(tables) {
     const { drawn, block_size: blockSize } = this.recording;
     const ownersOf = ownersOfBlocks(drawn, tables, blockSize);
-    const { copies = [], hits = [] } = this.state.now;
+    const { copies = [], hits = [] } = this.replay.now;
     showBlocks(this.root, this.rows(), blockSize, (blockId) => {
-      const count = this.state.counts[blockId];
+      const count = this.replay.counts[blockId];
       const owners = ownersOf[blockId];
       const holders = owners.map(({ name }) => name).join(" and ");
       const css = blockClass(blockId, count, copies, {
-        kept: !count && this.state.kept[blockId],
+        kept: !count && this.replay.kept[blockId],
         found: hits.includes(blockId),
       });
       return { count, owners, css, said: count ? holders || "held" : "free" };
@@ -569,7 +506,7 @@ function beginsLike(recording, known) {
  * @returns {boolean}
  */
 function isEnded({ state }) {
-  return ENDED.includes(state);
+  return !QUEUES.includes(state);
 }
 
 /**
@@ -595,42 +532,18 @@ function controlButton(op, text, label = text) {
 }
 
 /**
- * @param {WordRun} run
- * @returns {Markup}
- */
-function runTemplate(run) {
-  if (run.role !== null) return roleTemplate(run);
-  const prompt = run.isPrompt ? " ps-asked" : "";
-  const block = run.isHeld || run.isCached ? html`data-block="${run.blockId}"` : "";
-  const number = run.isHeld && run.endsBlock ? html`<sub>${run.blockId}</sub>` : "";
-  const className = `ps-run ${runClass(run)}${prompt}`;
-  // The number is of the words before it, so it is beside them, and a gap comes after it.
-  const words = run.words.trimEnd();
-  const gap = run.words.slice(words.length);
-  if (!words) return html`${gap}`;
-  return html`<span class="${className}" ${block}>${words}${number}${gap}</span>`;
-}
-
-/**
- * What the chat template added: a chip with the role.
+ * Which tokens of a sequence a block holds, and their words without the chat template's.
  *
- * @param {WordRun} run
- * @returns {Markup}
+ * @param {SequenceState} text
+ * @param {number} blockId
+ * @param {number} blockSize tokens a block
  */
-function roleTemplate({ role, isHeld, isCached, blockId }) {
-  if (!role) return html``;
-  const block = isHeld || isCached ? html`data-block="${blockId}"` : "";
-  return html`<span class="ps-role" title="written by the chat template" ${block}>${role}</span>`;
-}
-
-/**
- * @param {WordRun} run
- * @returns {string}
- */
-function runClass({ isHeld, isCached, index, blockId }) {
-  if (isHeld) return `ps-held ps-${(index ?? 0) % 2 ? "odd" : "even"}`;
-  if (isCached) return "ps-kept";
-  return blockId === null ? "ps-new" : "";
+function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
+  const first = blocks.indexOf(blockId) * blockSize;
+  const stop = Math.min(tokens, first + blockSize);
+  const written = words.map((word, i) => (i in roles ? "" : word)).slice(first, stop);
+  const range = stop - first < 2 ? `token ${first}` : `tokens ${first}–${stop - 1}`;
+  return `${name}, ${range}: “${written.join("")}”`;
 }
 
 /**

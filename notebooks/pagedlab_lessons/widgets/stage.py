@@ -3,11 +3,9 @@
 engine  -- after every step -->  Recorder  -- `recorded`, whole -->  the page, at its own speed
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ import traitlets
 
 from pagedlab.recipes.trace import Recorder, Replay, load_recording
 from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.names import with_names
+from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture, StagePicture
+from pagedlab_lessons.widgets.picture import Picture, picture_of_stage
 
 INTERVAL = 0.1  # seconds between two messages to the page
 # half of what a Jupyter server lets a kernel send before it drops messages
@@ -52,15 +50,12 @@ class Stage(Page):
 
     def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
         self._names = dict(names or {})
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._due = 0.0
-        self._pending = False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
-            super().__init__(recorded=with_names(load_recording(source), self._names))
+            super().__init__(recorded=film(load_recording(source), self._names))
         else:
-            with suppress(RuntimeError):
-                self._loop = asyncio.get_running_loop()
+            self._engine = source
             self.recorder = Recorder(source, on_step=self._on_step)
             super().__init__(live=True)
             self.refresh()
@@ -75,9 +70,8 @@ class Stage(Page):
 
     def refresh(self) -> None:
         """Show what has been recorded so far."""
-        self._pending = False
         if self.recorder:
-            self.recorded = with_names(self.recorder.recording, self._names)
+            self.recorded = film(self.recorder.recording, self._names)
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
@@ -91,7 +85,7 @@ class Stage(Page):
         """The state after that step, in Python; None is the step with most to see."""
         recording = self.recorded
         if self.recorder:
-            recording = with_names(self.recorder.recording, self._names)
+            recording = film(self.recorder.recording, self._names)
         replay = Replay(recording)
         return replay.seek(replay.busiest_step() if step is None else step)
 
@@ -103,20 +97,13 @@ class Stage(Page):
 
     def picture(self) -> Picture:
         """The step with most to see, as a drawing and as text."""
-        return StagePicture(self.replay())
+        return picture_of_stage(self.replay())
 
     def opening(self) -> dict[str, str] | None:
         """Return the recording, for a page without a kernel."""
         return opening("stage", {"recorded": self.replay(0).recording, "step": -1, "live": False})
 
     def _on_step(self) -> None:
-        # Without an event loop nothing could call back later for the last steps: show each one.
-        if self._loop is None or time.monotonic() >= self._due:
-            self.refresh()
-        elif not self._pending:
-            self._pending = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, INTERVAL, self._catch_up)
-
-    def _catch_up(self) -> None:
-        if self._pending:
+        has_more = any(self._engine.scheduler.queues().values())
+        if time.monotonic() >= self._due or not has_more:
             self.refresh()

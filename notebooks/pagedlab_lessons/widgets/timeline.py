@@ -1,14 +1,23 @@
-"""The timeline of an engine: a row a request, a column a step, and what each request does in the
+"""The timeline of an engine: a row a request, a column a step.
+
+    with Recorder(llm) as recorder:
+        llm.generate(prompts)
+    print(run_of(recorder.recording).summary())
+
+A cell is one step of a request, from the step in which it is first seen to the step in which it
+ends. `KINDS` names what a cell can be. `Timeline` draws the rows, and what each request does in the
 step pointed at.
 """
 
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from pagedlab.recipes.trace import Recorder, Replay
+from pagedlab.recipes.trace import Recorder, Replay, SequenceState
 from pagedlab.recipes.trace.format import request_of
 from pagedlab_lessons.colors import NEUTRAL, STEP_LOOKS, Look, sequence_color
 from pagedlab_lessons.drawing import (
@@ -17,26 +26,28 @@ from pagedlab_lessons.drawing import (
     INK,
     SOFT,
     Block,
-    Grid,
-    Strip,
     Table,
     blocks_of,
     box,
     label,
     linked,
-    pool,
     shape,
     svg,
 )
-from pagedlab_lessons.drawing import Run as Bar
-from pagedlab_lessons.drawing import rows as draw_rows
-from pagedlab_lessons.drawing.flow import Legend, Space
-from pagedlab_lessons.timeline import KINDS, Cell, Row, RowReader, Run
+from pagedlab_lessons.drawing.flow import Legend, Named, Pool, Space
 from pagedlab_lessons.widgets.explore import Explorer
 
-INTERVAL = 0.25  # seconds between two drawings while the engine runs
-MAX_STEPS = 1200  # that are drawn; the recording goes on
-MAX_ROWS = 64
+KINDS = {
+    "W": "waiting",  # in the queue, and in no block
+    "P": "prefill",  # tokens of its prompt are computed
+    "D": "decode",  # each of its sequences gets one more token
+    # tokens are computed that were computed before: it was preempted, and its blocks were released
+    "R": "recomputed",
+    "S": "swapped",  # its blocks are in host memory
+    "-": "passed over",  # it runs, but others took all tokens of this step
+}
+IDLE = {"waiting": "W", "running": "-", "swapped": "S"}  # the kind of a step that computes nothing
+LOOKS = STEP_LOOKS  # colour, hatch, and whether it is pale; by kind
 ENDS = {
     "stop": "the model ended it",
     "length": "it has all its tokens",
@@ -44,17 +55,421 @@ ENDS = {
     "error": "it failed",
 }
 
-LOOKS = STEP_LOOKS  # colour, hatch, and whether it is pale; by kind
+INTERVAL = 0.25  # seconds between two drawings while the engine runs
+MAX_STEPS = 1200  # that are drawn; the recording goes on
+MAX_ROWS = 64
+SHOWN_TOKENS = 16  # of a chunk, as words
+SHOWN_SEQUENCES = 4  # whose new words are shown
 
 # The drawing, in pixels.
 WIDTH = 1080
 LEFT = 44  # of the first column
 COLUMNS = 560  # all of them
-TOP = 54.0  # of the first row
+TOP = 54  # of the first row
 TEXT = 632  # where the words of a row begin
 BARS = 36  # how high the bars are
 SHOWN_LETTERS = 64  # of the words of a row
 BLOCKS_A_ROW = 32
+
+
+# A run --------------------------------------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """One step of a request: what was computed of it, and what it wrote.
+
+    Args:
+        kind: a key of `KINDS`.
+        start: the position of the first token that was computed.
+        tokens: how many tokens were computed.
+        again: how many of them were computed before, and lost.
+        wrote: new tokens of all its sequences.
+        reads: the first computed tokens as words; empty for a decode step.
+        writes: the last new word of each sequence.
+    """
+
+    kind: str
+    start: int = 0
+    tokens: int = 0
+    again: int = 0
+    wrote: int = 0
+    reads: str = ""
+    writes: str = ""
+
+
+@dataclass
+class Row:
+    """One request. Its cells are those of steps `first`, `first` + 1, ...
+
+    Args:
+        name: of the request.
+        first: the step in which it is first seen.
+        cells: one a step.
+        end: why its first sequence ended; None while the request is unfinished.
+        reached: tokens that were computed at some time.
+        written: new tokens of its sequences.
+    """
+
+    name: str
+    first: int
+    cells: list[Cell] = field(default_factory=list)
+    end: str | None = None
+    reached: int = 0
+    written: int = 0
+
+    @property
+    def kinds(self) -> str:
+        """One letter a step."""
+        return "".join(cell.kind for cell in self.cells)
+
+    @property
+    def waited(self) -> int:
+        """Steps in which nothing of it was computed."""
+        return sum(cell.tokens == 0 for cell in self.cells)
+
+    @property
+    def to_first_token(self) -> int | None:
+        """Steps from its arrival to its first token, that one included."""
+        return next((n for n, cell in enumerate(self.cells, 1) if cell.wrote), None)
+
+    def compute(self, sequences: dict[str, SequenceState], chunks: dict[str, list[int]]) -> None:
+        """Add the cell of a step that computed [start, stop] of these of its sequences."""
+        name, (start, stop) = next(iter(chunks.items()))
+        words = sequences[name].words[start:stop]
+        reads = "".join(words[:SHOWN_TOKENS]) + " …" * (len(words) > SHOWN_TOKENS)
+        new = [sequence.num_new for sequence in sequences.values()]
+        wrote = max(0, sum(new) - self.written)
+        again = sum(max(0, min(b, self.reached) - a) for a, b in chunks.values())
+        kind = "R" if again else "P" if start < sequences[name].prompt else "D"
+        # The longest sequences are those that went on.
+        last = [s.words[-1] for s in sequences.values() if s.words and s.num_new == max(new)]
+        cell = Cell(
+            kind,
+            start,
+            tokens=sum(b - a for a, b in chunks.values()),
+            again=again,
+            wrote=wrote,
+            reads="" if kind == "D" else reads,
+            writes=" | ".join(last[:SHOWN_SEQUENCES]) if wrote else "",
+        )
+        self.cells.append(cell)
+        self.reached = max(self.reached, *(b for _, b in chunks.values()))
+        self.written = sum(new)
+
+
+class Summary(NamedTuple):
+    """A run in figures.
+
+    Steps are not seconds: one with many tokens takes longer, and `largest` says how many.
+
+    Args:
+        steps: how many there were.
+        written: new tokens.
+        recomputed: tokens that were computed again.
+        largest: tokens computed in one step, at most.
+        waited_mean: steps in which a request got nothing.
+        waited_p99: the same at the 99th percentile.
+        preempted: preemptions by how: "recompute" or "swap".
+    """
+
+    steps: int
+    written: int
+    recomputed: int
+    largest: int
+    waited_mean: float
+    waited_p99: float
+    preempted: dict[str, int]
+
+
+@dataclass
+class Run:
+    """A recorded run by request.
+
+    Args:
+        rows: the requests, in order of arrival.
+        batches: tokens computed in each step, by kind.
+        preempted: preemptions by how.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    batches: list[Counter[str]] = field(default_factory=list)
+    preempted: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the engine made."""
+        return len(self.batches)
+
+    def summary(self) -> Summary:
+        """The run so far in figures."""
+        cells = [cell for row in self.rows for cell in row.cells]
+        waited = sorted(row.waited for row in self.rows) or [0]
+        # The nearest rank: a wait that some request had, the longest of up to a hundred.
+        rank = math.ceil(0.99 * len(waited))
+        return Summary(
+            steps=self.steps,
+            written=sum(cell.wrote for cell in cells),
+            recomputed=sum(cell.again for cell in cells),
+            largest=max((batch.total() for batch in self.batches), default=0),
+            waited_mean=sum(waited) / len(waited),
+            waited_p99=float(waited[rank - 1]),
+            preempted=dict(self.preempted),
+        )
+
+
+def run_of(recording: dict[str, Any]) -> Run:
+    """Return the rows of a recording. Its cells have words if they were recorded."""
+    run = Run()
+    rows: dict[str, Row] = {}
+    for now, sequences in _engine_steps(Replay(recording)):
+        run.batches.append(Counter())
+        run.preempted.update(now.get("preempted", {}).values())
+        computed = now.get("computed", {})
+        for request, own in _by_request(sequences).items():
+            chunks = {name: computed[name] for name in own if name in computed}
+            states = [sequence.state for sequence in own.values() if sequence.is_unfinished]
+            if request not in rows and (chunks or states):
+                rows[request] = Row(request, run.steps)
+            row = rows.get(request)
+            if not row or row.end:  # it ended, perhaps before any step
+                continue
+            if chunks:
+                row.compute(own, chunks)
+                run.batches[-1][row.cells[-1].kind] += row.cells[-1].tokens
+            elif states:
+                row.cells.append(Cell(IDLE[states[0]]))
+            if not states:
+                row.end = next(iter(own.values())).state
+    run.rows = list(rows.values())
+    return run
+
+
+def _engine_steps(replay: Replay) -> Iterator[tuple[dict[str, Any], dict[str, SequenceState]]]:
+    """Yield what the recording says of each step of the engine, and the sequences after it."""
+    engine_step = replay.now["step"]
+    for at in range(1, len(replay)):
+        replay.seek(at)
+        if replay.now["step"] > engine_step:  # the others note what changed between two steps
+            engine_step = replay.now["step"]
+            yield replay.now, replay.sequences
+
+
+def _by_request(sequences: dict[str, SequenceState]) -> dict[str, dict[str, SequenceState]]:
+    """The sequences of each request by name."""
+    requests = defaultdict[str, dict[str, SequenceState]](dict)
+    for name, sequence in sequences.items():
+        requests[request_of(name)][name] = sequence
+    return requests
+
+
+# What is said -------------------------------------------------------------------------------------
+
+
+def headline(run: Run) -> str:
+    """The run in figures, and what of it is not drawn."""
+    if not run.steps:
+        return "Nothing has run yet."
+    figures = run.summary()
+    said = (
+        f"{run.steps} steps, {figures.written:,} tokens written, "
+        f"{figures.written / run.steps:.1f} a step; "
+        f"steps waited: {figures.waited_mean:.1f} on average, "
+        f"{figures.waited_p99:.0f} at the 99th percentile"
+    )
+    if run.preempted:
+        said += f"; preemptions: {run.preempted.total()}"
+    if run.steps > MAX_STEPS or len(run.rows) > MAX_ROWS:
+        said += f". Drawn: the first {MAX_ROWS} requests in the first {MAX_STEPS:,} steps"
+    return said
+
+
+def told(row: Row, step: int) -> str:
+    """The work of a request in a step, in words; nothing if it is not there."""
+    at = step - row.first
+    if not 0 <= at < len(row.cells):
+        return ""
+    cell = row.cells[at]
+    said = [_computes(cell)]
+    if cell.kind == "P" and cell.start and not {"P", "R"} & set(row.kinds[:at]):
+        said.append(f"the {cell.start} before were cached")
+    if cell.wrote:
+        number = f"{cell.wrote} tokens, " if cell.wrote > 1 else ""
+        said.append(f"writes {number}“{cell.writes}”")
+    if at == len(row.cells) - 1 and row.end in ENDS:
+        said.append(ENDS[row.end])
+    return "; ".join(said).replace("\n", " ")
+
+
+def _computes(cell: Cell) -> str:
+    """The kind of the cell, and the tokens that it computes."""
+    said = KINDS[cell.kind]
+    if cell.tokens > 1:
+        said += f": tokens {cell.start}–{cell.start + cell.tokens - 1}"
+    elif cell.tokens:
+        said += f": token {cell.start}"
+    return f"{said} “{cell.reads}”" if cell.reads else said
+
+
+# What is drawn ------------------------------------------------------------------------------------
+
+
+def drawn_rows(run: Run) -> list[Row]:
+    """The rows that are drawn."""
+    return [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
+
+
+class Columns(NamedTuple):
+    """The columns of the steps.
+
+    Args:
+        steps: how many steps are drawn.
+        pitch: the width of a column, in pixels.
+    """
+
+    steps: int
+    pitch: float
+
+    def x(self, step: int) -> float:
+        """The left edge of a step's column."""
+        return LEFT + self.pitch * (step - 1)
+
+
+def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | None) -> str:
+    """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks.
+
+    Args:
+        run: the recorded run.
+        step: the step pointed at, from 1 on; 0 for none.
+        after: the state after the step.
+        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
+    """
+    rows = drawn_rows(run)
+    steps = min(run.steps, MAX_STEPS)
+    columns = Columns(steps, min(24.0, COLUMNS / max(1, steps)))
+    high = 17 if len(rows) <= 24 else 13
+    kinds = {cell.kind for row in rows for cell in row.cells}
+    legend = Legend([(LOOKS[kind], KINDS[kind]) for kind in KINDS if kind in kinds])
+    parts = [label(0, 15, headline(run), 13.5, within=WIDTH, look=BOLD)]
+    parts += legend(Space(0, 26, WIDTH, is_narrow=False)).parts
+    for number, row in enumerate(rows):
+        words = after.sequences[row.name].words if after and row.name in after.sequences else []
+        parts.append(_row(row, number, TOP + high * number, high, step, "".join(words)))
+        parts += _cells(row, columns, TOP + high * number, high)
+    bottom = TOP + high * len(rows)
+    parts += _bars(run.batches[:steps], columns, bottom, most_tokens)
+    y = float(bottom + BARS + 14)
+    parts += _axis(columns, y)
+    if step:  # a click goes through the column that is pointed at
+        width = max(1.5, columns.pitch)
+        through = 'pointer-events="none"'
+        parts.append(box(columns.x(step), 51, width, y - 64, NEUTRAL, 0.16, INK, through))
+    if after:
+        blocks = _blocks(after, run)
+        pool = Pool(blocks, min(len(blocks), BLOCKS_A_ROW))
+        drawn = Named("blocks", pool, LEFT)(Space(0, y + 11, LEFT + COLUMNS, is_narrow=False))
+        parts += drawn.parts
+        y = drawn.bottom
+    name = f"{headline(run)}. Step {step}" if run.steps else headline(run)
+    return svg(WIDTH, y + 6, parts, name)
+
+
+def _row(row: Row, number: int, y: float, high: int, step: int, wrote: str) -> str:
+    """A request: its name, what it does in the step, and the end of what it wrote, if known."""
+    said = told(row, step)
+    shown = said
+    if said and wrote:
+        shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ")
+    if len(shown) >= SHOWN_LETTERS:
+        shown = f"{shown[: SHOWN_LETTERS - 2]} …"
+    return linked(
+        [row.name],
+        f"{row.name}, step {step}, {said or 'not there'}",
+        box(0, y, WIDTH, high, CARD, 0),
+        box(0, y, 4, high - 3, sequence_color(number)),
+        label(8, y + 11, row.name, 11),
+        label(TEXT, y + 11, shown, 11.5, within=WIDTH - TEXT),
+    )
+
+
+def _cells(row: Row, columns: Columns, y: float, high: int) -> list[str]:
+    """The steps of a request; neighbours of one kind are one bar."""
+    parts = []
+    first = row.first
+    for kind, cells in groupby(row.kinds[: columns.steps - row.first + 1]):
+        stop = first + len(list(cells))
+        x = columns.x(first)
+        width = columns.x(stop) - x
+        bars = [shape(x, y, max(0.5, width - 0.5), high - 3, LOOKS[kind])]
+        if width >= 15:
+            bars.append(box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9))
+            bars.append(label(x + 3.5, y + high / 2 + 2, kind, 10))
+        when = f"steps {first} to {stop - 1}" if stop - first > 1 else f"step {first}"
+        say = f"{row.name}, {KINDS[kind]}, {when}"
+        parts.append(linked([row.name], say, *bars, goes=f"step={first}"))
+        first = stop
+    if row.end and row.first + len(row.cells) == first:
+        parts.append(box(columns.x(first) - 1, y - 1, 3, high - 1, INK))
+    return parts
+
+
+def _bars(
+    batches: list[Counter[str]], columns: Columns, y: float, most_tokens: int | None
+) -> list[str]:
+    """The tokens of each step by kind, as a bar.
+
+    A larger step than `most_tokens` makes all bars lower, so that its bar fits.
+    """
+    most = max(1, most_tokens or 1, *(batch.total() for batch in batches))
+    parts = [
+        label(0, y + 14, "tokens", 10.5, SOFT),
+        label(0, y + 28, f"to {most:,}", 10.5, SOFT),
+    ]
+    width = max(0.5, columns.pitch - (columns.pitch > 4))
+    for step, batch in enumerate(batches, 1):
+        x = columns.x(step)
+        drawn = [box(x, y + 2, columns.pitch, BARS, CARD, 0)]  # all its height can be pointed at
+        top = y + 2 + BARS
+        for kind, tokens in batch.items():
+            height = BARS * tokens / most
+            top -= height
+            drawn.append(shape(x, top, width, height, LOOKS[kind]))
+        by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
+        said = f"step {step}, tokens computed: {by_kind}"
+        parts.append(linked([f"step-{step}"], said, *drawn, goes=f"step={step}"))
+    return parts
+
+
+def _axis(columns: Columns, y: float) -> list[str]:
+    """The numbers of the steps, as many as there is room for."""
+    choices = (1, 2, 5, 10, 20, 50, 100)
+    every = next((n for n in choices if n * columns.pitch >= 28), 200)
+    parts = [label(0, y, "step", 10.5, SOFT)]
+    for step in range(every, columns.steps + 1, every):
+        middle = columns.x(step) + columns.pitch / 2
+        parts.append(label(middle - 3.2 * len(str(step)), y, str(step), 10.5, SOFT))
+    return parts
+
+
+def _blocks(after: Replay, run: Run) -> list[Block]:
+    """The blocks after the step, in the colours of the requests.
+
+    A block lights up with the rows of its requests.
+    """
+    looks = {row.name: Look(sequence_color(i)) for i, row in enumerate(run.rows)}
+    tables = [
+        Table(name, each.blocks, each.tokens, looks[request_of(name)], each.words)
+        for name, each in after.sequences.items()
+        if each.blocks
+    ]
+    size = after.recording["block_size"]
+    blocks = blocks_of(tables, len(after.counts), size, cached=after.kept)
+    return [
+        replace(block, links=tuple({request_of(owner.name): 1 for owner in block.owners}))
+        for block in blocks
+    ]
+
+
+# The widget ---------------------------------------------------------------------------------------
 
 
 class Timeline(Explorer):
@@ -82,7 +497,8 @@ class Timeline(Explorer):
         self._most_tokens = most_tokens
         self.recorder = Recorder(llm, on_step=self._on_step)
         self._is_recording = True
-        self._reader = RowReader(self.recorder.recording)
+        self._run = Run()
+        self._entries = 0  # of the recording, that `_run` was made of
         self._replay = Replay(self.recorder.recording)
         super().__init__(
             self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0)
@@ -91,7 +507,10 @@ class Timeline(Explorer):
     @property
     def run(self) -> Run:
         """The rows of the recording."""
-        return self._reader.read()
+        if self._entries < len(self.recorder.steps):
+            self._entries = len(self.recorder.steps)
+            self._run = run_of(self.recorder.recording)
+        return self._run
 
     def end(self) -> None:
         """Stop recording, draw all of it, and point at the step with the most blocks in use."""
@@ -99,7 +518,9 @@ class Timeline(Explorer):
             return
         self._is_recording = False
         self.recorder.close()
-        self.seek(self._fullest_step() if self._draws_blocks else self.run.steps)
+        used = [step["used"] for step in self.recorder.steps[: MAX_STEPS + 1]]
+        fullest = len(used) - 1 - used[::-1].index(max(used))
+        self.seek(fullest if self._draws_blocks else self.run.steps)
 
     def seek(self, step: int) -> None:
         """Point at a step, from 1 on: the slider moves there."""
@@ -107,290 +528,14 @@ class Timeline(Explorer):
         first = min(1, last)
         self.offer(step=(range(first, last + 1), max(first, min(step, last))))
 
-    def _fullest_step(self) -> int:
-        """The last of the steps with the most blocks in use."""
-        used = [step["used"] for step in self.recorder.steps[: MAX_STEPS + 1]]
-        return len(used) - 1 - used[::-1].index(max(used))
-
     def _on_step(self) -> None:
         if time.monotonic() >= self._due:
             self.seek(self.run.steps)
             self._due = time.monotonic() + INTERVAL
 
-    def _after(self, step: int) -> Replay | None:
-        """The state after the step, if blocks are drawn."""
-        if not self._draws_blocks or not step:
-            return None
-        return self._replay.seek(step)
-
     def _draw_step(self, step: int) -> str:
-        return draw_timeline(self.run, step, self._after(step), self._most_tokens)
+        after = self._replay.seek(step) if self._draws_blocks and step else None
+        return draw_timeline(self.run, step, after, self._most_tokens)
 
     def __repr__(self) -> str:
         return headline(self.run)
-
-
-# What is said -------------------------------------------------------------------------------------
-
-
-def drawn_rows(run: Run) -> list[Row]:
-    """The rows that are drawn."""
-    return [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
-
-
-def kinds_in(rows: Sequence[Row]) -> list[str]:
-    """The kinds of cells that these rows have, in the order of `KINDS`."""
-    there = {cell.kind for row in rows for cell in row.cells}
-    return [kind for kind in KINDS if kind in there]
-
-
-def headline(run: Run) -> str:
-    """The run in figures, and what of it is not drawn."""
-    figures = run.summary()
-    said = (
-        f"{run.steps} steps, {figures.written:,} tokens written, "
-        f"{figures.written_a_step:.1f} a step; steps waited: {figures.waited_mean:.1f} on average, "
-        f"{figures.waited_p99:.0f} at the 99th percentile"
-    )
-    preemptions = sum(run.preempted.values())
-    if preemptions:
-        said += f"; preemptions: {preemptions}"
-    left_out = {"steps": run.steps - MAX_STEPS, "requests": len(run.rows) - len(drawn_rows(run))}
-    hidden = [f"{number} {what}" for what, number in left_out.items() if number > 0]
-    if hidden:
-        said += f". Not drawn: {' and '.join(hidden)}"
-    return said
-
-
-def told(row: Row, step: int) -> str:
-    """The work of a request in a step, in words; nothing if it is not there."""
-    at = step - row.first
-    if not 0 <= at < len(row.cells):
-        return ""
-    cell = row.cells[at]
-    before = row.kinds[:at]
-    said = [_computes(cell)]
-    if cell.kind == "P" and cell.start and "P" not in before and "R" not in before:
-        said.append(f"the {cell.start} before were cached")
-    if cell.wrote:
-        number = f"{cell.wrote} tokens, " if cell.wrote > 1 else ""
-        said.append(f"writes {number}“{cell.writes}”")
-    if at == len(row.cells) - 1 and row.end in ENDS:
-        said.append(ENDS[row.end])
-    return "; ".join(said).replace("\n", " ")
-
-
-def _computes(cell: Cell) -> str:
-    """The kind of the cell, and the tokens that it computes."""
-    said = KINDS[cell.kind]
-    if cell.tokens > 1:
-        said += f": tokens {cell.start}–{cell.start + cell.tokens - 1}"
-    elif cell.tokens:
-        said += f": token {cell.start}"
-    if cell.reads:
-        said += f" “{cell.reads}”"
-    return said
-
-
-# What is drawn ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where rows and columns are.
-
-    Args:
-        rows: the rows that are drawn.
-        steps: how many steps are drawn.
-        pitch: the width of a step, in pixels.
-        high: the height of a row, in pixels.
-    """
-
-    rows: list[Row]
-    steps: int
-    pitch: float
-    high: int
-
-    def x(self, step: int) -> float:
-        """The left edge of a step's column."""
-        return LEFT + self.pitch * (step - 1)
-
-    def y(self, row: int) -> float:
-        """The top of a row."""
-        return TOP + self.high * row
-
-    @property
-    def bottom(self) -> float:
-        """Where the rows end."""
-        return self.y(len(self.rows))
-
-
-def draw_timeline(
-    run: Run, step: int, after: Replay | None = None, most_tokens: int | None = None
-) -> str:
-    """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks after
-    the step.
-
-    Args:
-        run: the recorded run.
-        step: the step pointed at, from 1 on; 0 for none.
-        after: the state after the step.
-        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
-    """
-    rows = drawn_rows(run)
-    steps = min(run.steps, MAX_STEPS)
-    high = 17 if len(rows) <= 24 else 13
-    layout = Layout(rows, steps, min(24.0, COLUMNS / max(1, steps)), high)
-    parts = _head(run, kinds_in(rows))
-    for number, row in enumerate(rows):
-        wrote = ""
-        if after and row.name in after.sequences:
-            wrote = "".join(after.sequences[row.name].words)
-        parts += _row(layout, number, step, wrote)
-    parts += _bars(layout, run.batches()[:steps], most_tokens)
-    y = layout.bottom + BARS + 14
-    parts += _axis(layout, y)
-    if step:
-        parts.append(_pointer(layout, step, y))
-    if after:
-        parts.append(label(0, y + 24, "blocks", 10.5, SOFT))
-        blocks = _blocks(after, rows)
-        grid = Grid.within(LEFT, y + 11, COLUMNS, min(len(blocks), BLOCKS_A_ROW), 19, 3)
-        parts += pool(blocks, grid)
-        y = grid.bottom(len(blocks)) + 1
-    return svg(WIDTH, y + 6, parts, _name(run, step))
-
-
-def _name(run: Run, step: int) -> str:
-    """The description: the run in figures, and the step that is pointed at."""
-    return f"{headline(run)}. Step {step}" if run.steps else "Nothing has run yet."
-
-
-def _head(run: Run, kinds: list[str]) -> list[str]:
-    """The run in figures, and what the looks mean."""
-    said = headline(run) if run.steps else "Nothing has run yet."
-    legend = Legend([(LOOKS[kind], KINDS[kind]) for kind in kinds])
-    head = label(0, 15, said, 13.5, within=WIDTH, look=BOLD)
-    return [head, *legend(Space(0, 26, WIDTH, is_narrow=False)).parts]
-
-
-def _row(layout: Layout, number: int, step: int, wrote: str) -> list[str]:
-    """A request: its name, its cells, and what it does in the step.
-
-    Args:
-        wrote: its words after the step, if they are known.
-    """
-    row = layout.rows[number]
-    y = layout.y(number)
-    said = told(row, step)
-    drawn = [
-        box(0, y, WIDTH, layout.high, CARD, 0),
-        box(0, y, 4, layout.high - 3, sequence_color(number)),
-        label(8, y + 11, row.name, 11),
-        label(TEXT, y + 11, _shown(said, wrote), 11.5, within=WIDTH - TEXT),
-    ]
-    parts = [linked([row.name], f"{row.name}, step {step}, {said or 'not there'}", *drawn)]
-    first = row.first
-    for kind, cells in groupby(row.kinds[: layout.steps - row.first + 1]):
-        many = len(list(cells))
-        parts.append(_cells(layout, row.name, y, kind, first, many))
-        first += many
-    if row.end and row.first + len(row.cells) - 1 <= layout.steps:
-        parts.append(box(layout.x(first) - 1, y - 1, 3, layout.high - 1, INK))
-    return parts
-
-
-def _shown(said: str, wrote: str) -> str:
-    """The words of a row: what it does, and the end of what it wrote."""
-    if said and wrote:
-        return _cut(f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " "))
-    return _cut(said)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) < SHOWN_LETTERS else f"{text[: SHOWN_LETTERS - 2]} …"
-
-
-def _cells(layout: Layout, name: str, y: float, kind: str, first: int, many: int) -> str:
-    """Cells of one kind, side by side: `many` steps from the step `first` on."""
-    x = layout.x(first)
-    width = layout.pitch * many
-    strip = Strip(x, y, layout.pitch, layout.high - 3, gap=0.5)
-    drawn = draw_rows([Bar(0, many, LOOKS[kind])], strip)
-    if width >= 15:
-        drawn.append(box(x + 1.5, y + 1, 10, layout.high - 5, CARD, 0.9))
-        drawn.append(label(x + 3.5, y + layout.high / 2 + 2, kind, 10))
-    when = f"steps {first} to {first + many - 1}" if many > 1 else f"step {first}"
-    return linked([name], f"{name}, {KINDS[kind]}, {when}", *drawn, goes=f"step={first}")
-
-
-def _bars(layout: Layout, batches: list[dict[str, int]], most_tokens: int | None) -> list[str]:
-    """The tokens of each step, as a bar of colours.
-
-    A larger step than `most_tokens` makes all bars lower, so that its bar fits.
-    """
-    most = max((sum(batch.values()) for batch in batches), default=0) or 1
-    most = max(most, most_tokens or 1)
-    y = layout.bottom
-    parts = [
-        label(0, y + 14, "tokens", 10.5, SOFT),
-        label(0, y + 28, f"to {most:,}", 10.5, SOFT),
-    ]
-    for step, batch in enumerate(batches, 1):
-        parts.append(_bar(layout, step, batch, most))
-    return parts
-
-
-def _bar(layout: Layout, step: int, batch: dict[str, int], most: int) -> str:
-    """One step's tokens by kind; `most` tokens are as high as a bar can be."""
-    x = layout.x(step)
-    y = layout.bottom + 2
-    width = max(0.5, layout.pitch - (layout.pitch > 4))
-    drawn = [box(x, y, layout.pitch, BARS, CARD, 0)]  # all its height can be pointed at
-    below = 0
-    for kind, tokens in batch.items():
-        low = BARS * below / most
-        below += tokens
-        top = BARS * below / most
-        drawn.append(shape(x, y + BARS - top, width, top - low, LOOKS[kind]))
-    tokens_by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
-    said = f"step {step}, tokens computed: {tokens_by_kind}"
-    return linked([f"step-{step}"], said, *drawn, goes=f"step={step}")
-
-
-def _axis(layout: Layout, y: float) -> list[str]:
-    """The numbers of the steps, as many as there is room for."""
-    fitting = [n for n in (1, 2, 5, 10, 20, 50, 100) if n * layout.pitch >= 28]
-    every = fitting[0] if fitting else 200
-    parts = [label(0, y, "step", 10.5, SOFT)]
-    for step in range(every, layout.steps + 1, every):
-        middle = LEFT + layout.pitch * (step - 0.5)
-        parts.append(label(middle - 3.2 * len(str(step)), y, str(step), 10.5, SOFT))
-    return parts
-
-
-def _pointer(layout: Layout, step: int, y: float) -> str:
-    """The column that is pointed at; a click goes through it."""
-    width = max(1.5, layout.pitch)
-    height = y - 64
-    return box(layout.x(step), 51, width, height, NEUTRAL, 0.16, INK, 'pointer-events="none"')
-
-
-def _blocks(after: Replay, rows: Sequence[Row]) -> list[Block]:
-    """The blocks after the step, in the colours of the requests that are drawn."""
-    numbers = {row.name: i for i, row in enumerate(rows)}
-    tables = []
-    for name, sequence in after.sequences.items():
-        request = request_of(name)
-        if request in numbers:
-            look = Look(sequence_color(numbers[request]))
-            tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
-    size = after.recording["block_size"]
-    blocks = blocks_of(tables, len(after.counts), size, cached=after.kept)
-    return [_linked_to_requests(block) for block in blocks]
-
-
-def _linked_to_requests(block: Block) -> Block:
-    """The block, which lights up with the rows of its requests."""
-    requests = dict.fromkeys(request_of(owner.name) for owner in block.owners)
-    return replace(block, links=tuple(requests))

@@ -1,94 +1,88 @@
 // The words of a sequence, cut where its blocks end.
 
-import { rolesOf } from "./chat_template.js";
+import { html } from "./markup.js";
 
-/** @import { SequenceState, State } from "./replay.js" */
+/**
+ * @import { Markup } from "./markup.js"
+ * @import { Replay, SequenceState } from "./replay.js"
+ */
 
 /**
  * Neighbouring words of one block, or neighbouring words without a block.
  *
  * @typedef {object} WordRun
- * @property {number | null} index number of the logical block; null if the words have none yet
- * @property {number | null} blockId the physical block
- * @property {boolean} isPrompt whether the words are of the prompt
- * @property {boolean} isHeld whether the sequence holds the block now
- * @property {boolean} isCached whether the sequence released the block and a cache keeps the words
- * @property {boolean} endsBlock whether these are seen, and the next words are in another block
+ * @property {number | null} entry of the block table; null if the words have no block yet
+ * @property {boolean} isPrompt
  * @property {string | null} role null for words to read; of what a chat template added, the role
  *   that it begins, or ""
  * @property {string} words
  */
 
 /**
- * Cuts the words of a sequence into runs.
+ * The words of a sequence, in the looks of its blocks.
  *
- * @param {SequenceState} sequence
- * @param {State} state
+ * @param {SequenceState} text
+ * @param {Replay} replay
  * @param {number} blockSize tokens a block
+ * @returns {Markup[]}
+ */
+export function wordRuns(text, { kept, counts }, blockSize) {
+  const isHolding = text.blocks.length > 0;
+  const runs = runsOf(text, isHolding ? text.tokens : text.words.length, blockSize);
+  return runs.map((run, i) => {
+    const id = text.lastBlocks[run.entry ?? -1] ?? -1;
+    const released = kept[id] && !counts[id] ? "kept" : "released";
+    const state = isHolding ? "held" : released;
+    const endsBlock = run.entry !== runs.slice(i + 1).find(isSeen)?.entry;
+    return runTemplate(run, id, id < 0 ? "new" : state, endsBlock);
+  });
+}
+
+/**
+ * @param {WordRun} run
+ * @param {number} id of its block
+ * @param {string} state of the words in that block
+ * @param {boolean} endsBlock whether the next words are in another block
+ * @returns {Markup}
+ */
+function runTemplate({ entry, isPrompt, role, words }, id, state, endsBlock) {
+  const block = ["held", "kept"].includes(state) ? html`data-block="${id}"` : "";
+  if (role) {
+    return html`<span class="ps-role" title="written by the chat template" ${block}>${role}</span>`;
+  }
+  const look = `ps-run ps-${state} ${isPrompt ? "ps-asked" : ""} ${(entry ?? 0) % 2 ? "ps-odd" : ""}`;
+  // The number is of the words before it, so it is beside them, and a gap comes after it.
+  const number = state === "held" && endsBlock ? html`<sub>${id}</sub>` : "";
+  const shown = isPrompt ? words.replace(/\n+/g, " ") : words;
+  const [, seen, gap] = /** @type {string[]} */ (shown.match(/^(.*?)(\s*)$/s));
+  return seen ? html`<span class="${look}" ${block}>${seen}${number}${gap}</span>` : html`${gap}`;
+}
+
+/**
+ * @param {SequenceState} text
+ * @param {number} stop the position of the first word without a block
+ * @param {number} blockSize
  * @returns {WordRun[]}
  */
-export function wordRuns(sequence, state, blockSize) {
-  const { name, words, tokens, prompt, blocks, lastBlocks } = sequence;
-  const hasBlocks = blocks.length > 0;
-  const table = hasBlocks ? blocks : lastBlocks;
-  const withSlot = hasBlocks ? tokens : words.length;
-  const roles = rolesOf(words, prompt);
+function runsOf({ words, prompt, roles }, stop, blockSize) {
   /** @type {WordRun[]} */
   const runs = [];
   words.forEach((word, position) => {
-    const index = position < withSlot ? Math.floor(position / blockSize) : null;
+    const entry = position < stop ? Math.floor(position / blockSize) : null;
     const isPrompt = position < prompt;
     const role = roles[position] ?? null;
-    const previous = runs.at(-1);
-    if (previous && isSameRun(previous, index, isPrompt, role)) {
-      previous.words += word;
-      return;
-    }
-    const blockId = table[index ?? -1] ?? null;
-    const isHeld = hasBlocks && blockId !== null;
-    const isCached = !hasBlocks && isKept(blockId, name, state);
-    runs.push({ index, blockId, isPrompt, isHeld, isCached, endsBlock: false, role, words: word });
+    const run = runs.at(-1);
+    if (run?.entry === entry && run.isPrompt === isPrompt && run.role === role) run.words += word;
+    else runs.push({ entry, isPrompt, role, words: word });
   });
-  runs.forEach((run, i) => {
-    const next = runs.slice(i + 1).find(isSeen);
-    run.endsBlock = isSeen(run) && run.index !== next?.index;
-    if (run.isPrompt) run.words = run.words.replace(/\n+/g, " ");
-  });
-  return runs;
+  return runs.filter((run) => run.role !== "");
 }
 
 /**
- * Whether a word goes on with a run.
+ * Whether a run has something that can be seen: a prompt may end with spaces alone.
  *
  * @param {WordRun} run
- * @param {number | null} index the word's logical block
- * @param {boolean} isPrompt
- * @param {string | null} role
- * @returns {boolean}
- */
-function isSameRun(run, index, isPrompt, role) {
-  return run.index === index && run.isPrompt === isPrompt && run.role === role;
-}
-
-/**
- * Whether a run has a role or words that can be seen: a prompt may end with spaces alone.
- *
- * @param {WordRun} run
- * @returns {boolean}
  */
 function isSeen({ role, words }) {
-  return role === null ? words.trim() !== "" : role !== "";
-}
-
-/**
- * Whether no sequence uses a block and a cache keeps in it what this sequence wrote.
- *
- * @param {number | null} blockId
- * @param {string} name
- * @param {State} state
- * @returns {boolean}
- */
-function isKept(blockId, name, { kept, counts, contents }) {
-  if (blockId === null || !kept[blockId] || counts[blockId]) return false;
-  return contents.get(blockId)?.name === name;
+  return Boolean(role) || words.trim() !== "";
 }

@@ -24,6 +24,7 @@ class SequenceState:
         length: how many tokens it has; the last one need not be in the table.
         blocks: the block ids of its table.
         words: the text of each token that it has, if they were recorded.
+        roles: what a chat template added: the role, or "", by position. The stage notes it.
     """
 
     look: int = 0
@@ -33,6 +34,7 @@ class SequenceState:
     length: int = 0
     blocks: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    roles: dict[int, str] = field(default_factory=dict)
 
     @property
     def is_unfinished(self) -> bool:
