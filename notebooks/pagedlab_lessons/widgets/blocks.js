@@ -263,7 +263,7 @@ export function showBlocks(root, rows, blockSize, lookOfBlock) {
   );
   rows.forEach((row, r) => {
     const looks = row.map(lookOfBlock);
-    const sign = row.map((blockId, i) => signOf(blockId, looks[i])).join();
+    const sign = JSON.stringify([row, looks]);
     if (shownLooks.get(box.children[r]) === sign) return;
     shownLooks.set(box.children[r], sign);
     showList(
@@ -271,16 +271,6 @@ export function showBlocks(root, rows, blockSize, lookOfBlock) {
       row.map((blockId, i) => blockTemplate(blockId, looks[i], blockSize)),
     );
   });
-}
-
-/**
- * All that a block's template depends on: quicker to write than the template.
- *
- * @param {number} blockId
- * @param {BlockLook} look
- */
-function signOf(blockId, { count, owners, css, said }) {
-  return `${blockId} ${count} ${css} ${said} ${owners.map(({ color, held }) => color + held)}`;
 }
 
 /**
@@ -300,11 +290,8 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
   // The style writes the count. As text it would join the number: block 3 with two owners would
   // be read as "32".
   return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
-    data-block="${blockId}" data-count="${count}"
-    data-owners="${owners.map(({ name }) => name).join(" ")}"
-    aria-label="block ${blockId}, ${said}"><span class="pl-bands">${bands}</span><span class="pl-id"
-    aria-hidden="true">${blockId}</span><span class="pl-count"
-    data-references="${count || ""}"></span></button>`;
+    data-block="${blockId}" data-count="${count}" aria-label="block ${blockId}, ${said}"><span
+    class="pl-bands">${bands}</span><span class="pl-id" aria-hidden="true">${blockId}</span></button>`;
 }
 
 /**
@@ -338,50 +325,30 @@ export function tableStrip({ name, tokens, blocks }, blockSize) {
 }
 
 /**
- * The node of a block, or null if it is not drawn.
- *
- * @param {HTMLElement} root
- * @param {number} blockId
- * @returns {HTMLElement | null}
- */
-function blockNode(root, blockId) {
-  return root.querySelector(`.pl-block${withData("block", blockId)}`);
-}
-
-/**
- * An arrow from edge to edge of two nodes of one canvas. Within a row it is drawn above the blocks,
- * so that their numbers can still be read.
- *
- * @param {HTMLElement | null} source
- * @param {HTMLElement | null} destination
- * @returns {Markup | string}
- */
-function arrow(source, destination) {
-  if (!source || !destination || source === destination) return "";
-  const x0 = source.offsetLeft + source.offsetWidth / 2;
-  const x1 = destination.offsetLeft + destination.offsetWidth / 2;
-  const down = destination.offsetTop - source.offsetTop;
-  const y0 = source.offsetTop + (down > 0 ? source.offsetHeight : 0);
-  const y1 = destination.offsetTop + (down < 0 ? destination.offsetHeight : 0);
-  const middleX = (x0 + x1) / 2;
-  const middleY = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
-  const path = `M${x0} ${y0} Q${middleX} ${middleY} ${x1} ${y1}`;
-  const angle = (Math.atan2(y1 - middleY, x1 - middleX) * 180) / Math.PI;
-  const place = `translate(${x1} ${y1}) rotate(${angle})`;
-  return html`<path d="${path}" class="pl-halo"/>
-    <path d="${path}" class="pl-arrow" pathLength="1"/>
-    <path d="M-9 -6 L3 0 L-9 6 Z" transform="${place}" class="pl-head"/>`;
-}
-
-/**
- * Draws an arrow for each copy into the widget's canvas, between the blocks on the page.
+ * Draws an arrow for each copy into the widget's canvas, from edge to edge of two blocks. Within a
+ * row it is drawn above the blocks, so that their numbers can still be read.
  *
  * @param {HTMLElement} root
  * @param {number[][]} copies [source, destination] of each
  */
 export function drawCopyArrows(root, copies) {
-  const arrows = copies.map(([source, destination]) => {
-    return arrow(blockNode(root, source), blockNode(root, destination));
+  const arrows = copies.map((blockIds) => {
+    const [from, to] = blockIds.map((blockId) => {
+      const block = withData("block", blockId);
+      return /** @type {HTMLElement | null} */ (root.querySelector(`.pl-block${block}`));
+    });
+    if (!from || !to) return "";
+    const down = Math.sign(to.offsetTop - from.offsetTop);
+    const x = from.offsetLeft + from.offsetWidth / 2;
+    const y = from.offsetTop + (down > 0 ? from.offsetHeight : 0);
+    const across = to.offsetLeft + to.offsetWidth / 2 - x;
+    const along = to.offsetTop + (down < 0 ? to.offsetHeight : 0) - y;
+    const bend = down ? along / 2 : -16 - Math.abs(across) / 8;
+    const angle = (Math.atan2(along - bend, across / 2) * 180) / Math.PI;
+    return html`<g transform="translate(${x} ${y})">
+      <path d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"/>
+      <path d="M-9 -6L0 0L-9 6" transform="translate(${across} ${along}) rotate(${angle})"
+        pathLength="1"/></g>`;
   });
   find(root, ".pl-arrows").innerHTML = html`${arrows}`.source;
 }

@@ -5,10 +5,10 @@ The widget shows objects that may be a reader's first draft: `refcount` may rais
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pagedlab.arguments import integer
@@ -29,7 +29,7 @@ class TableReading(NamedTuple):
     blocks: list[int | None]
     tokens: int
 
-    def fill(self, index: int, block_size: int) -> int:
+    def held(self, index: int, block_size: int) -> int:
         """Return the tokens in the logical block `index`."""
         return max(0, min(block_size, self.tokens - index * block_size))
 
@@ -64,7 +64,33 @@ class Reading:
 
     def owners(self, block_id: int | None) -> list[str]:
         """Return the names of the sequences whose tables list the block."""
-        return [name for name, table in self.tables.items() if block_id in table.blocks]
+        return [name for name, _ in self.places[block_id]]
+
+    @cached_property
+    def places(self) -> dict[int | None, list[tuple[str, int]]]:
+        """Of each block, the sequences that list it, and its number in their tables."""
+        found = defaultdict[int | None, list[tuple[str, int]]](list)
+        for name, table in self.tables.items():
+            for index, block_id in enumerate(table.blocks):
+                found[block_id].append((name, index))
+        return found
+
+    def describe(self, block_id: int) -> str:
+        """Return what a used block holds, and in which slot its last token is."""
+        count = self.counts[block_id]
+        said = [plural(count, "reference")]
+        places = self.places[block_id]
+        for name, index in places:
+            tokens = _range(index * self.block_size, self.tables[name].held(index, self.block_size))
+            said.append(f"{name}’s logical block {index}, {tokens}")
+        if not places:
+            said.append("in no table: lost")
+        elif held := self.tables[places[0][0]].held(places[0][1], self.block_size):
+            token = places[0][1] * self.block_size + held - 1
+            slot = block_id * self.block_size + held - 1
+            offset = f"{block_id} × {self.block_size} + {held - 1}"
+            said.append(f"token {token} is in slot {offset} = {slot}")
+        return " · ".join(said)
 
     def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
         """Return what every grid shows, in JSON's types.
@@ -72,42 +98,39 @@ class Reading:
         Args:
             colors: the running number of each sequence.
         """
-        tables = []
-        for name, table in self.tables.items():
-            look = sequence_look(colors[name])
-            tables.append({"name": name, "tokens": table.tokens, "blocks": table.blocks, **look})
+        num_blocks = len(self.counts)
         return {
             "block_size": self.block_size,
             "counts": self.counts,
-            "columns": _columns(len(self.counts)),
-            "tables": tables,
+            "columns": 8 if num_blocks <= 8 else 16 if num_blocks <= 128 else 32,
+            "tables": [
+                {"name": name, **table._asdict(), **sequence_look(colors[name])}
+                for name, table in self.tables.items()
+            ],
             "used": self.used,
             "free": self.free,
             "shared": self.shared,
             # blocks in use if each sequence had its own copies
             "copying": sum(len(table.blocks) for table in self.tables.values()),
-            "problems": self.problems,
         }
 
 
-def _columns(num_blocks: int) -> int:
-    """Return the blocks in a row of the grid."""
-    if num_blocks <= 8:
-        return 8
-    return 16 if num_blocks <= 128 else 32
+def plural(n: int, noun: str) -> str:
+    """Return a number and what it counts: "1 block", "2 blocks"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _range(first: int, n: int) -> str:
+    """Return n positions in words: "token 4", "tokens 4–5"."""
+    if n < 2:
+        return f"token {first}" if n else "no token yet"
+    return f"tokens {first}–{first + n - 1}"
 
 
 def blocks_text(block_ids: Iterable[int | None]) -> str:
     """Return block ids with the word in front: "block 7", "blocks 4-6, 9"."""
     ids = list(block_ids)
     return f"{'block' if len(ids) == 1 else 'blocks'} {runs(ids)}"
-
-
-def whole_number(value: object, most: float = math.inf) -> int | None:
-    """Return the value as an int, or None if it is not one from 0 to `most`."""
-    with suppress(ValueError):
-        return integer("it", value, most=most)
-    return None
 
 
 def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int) -> Reading:
@@ -119,56 +142,48 @@ def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int)
         num_blocks: of the pool.
         block_size: of the pool.
     """
-    unknown: list[str] = []  # a problem for each count that the pool could not say
-    counts = []
-    for block_id in range(num_blocks):
-        name = f"refcount({block_id})"
-        counts.append(_ask(name, "references", unknown, pool, "refcount", block_id) or 0)
-    problems = _first_of(unknown)
+    problems: list[str] = []
+    counts = _numbers("refcount({})", lambda i: pool.refcount(i), range(num_blocks), problems)
+    (free,) = _numbers("num_free", lambda _: pool.num_free, [0], problems)
+    are_known = not problems
     read_tables = {
         name: _read_table(name, table, num_blocks, block_size, problems)
         for name, table in tables.items()
     }
-    free = _ask("num_free", "blocks", problems, pool, "num_free")
-    if free is None:
-        free = counts.count(0)
-    reading = Reading(block_size, counts, free, read_tables, problems)
-    if not unknown:
+    known = [count or 0 for count in counts]
+    reading = Reading(block_size, known, free or 0, read_tables, problems)
+    if are_known:
         problems += _unbalanced(reading)
     return reading
 
 
-def _first_of(problems: list[str]) -> list[str]:
-    """Return the first problem, with the number of blocks that have one too."""
-    if len(problems) > 1:
-        return [f"{problems[0]}, and {len(problems) - 1} more blocks have the same problem"]
-    return problems[:1]
-
-
-def _ask(
-    name: str, unit: str, problems: list[str], asked: Any, attribute: str, *given: int
-) -> int | None:
-    """Return a number that an object has as an attribute, or that its method returns.
+def _numbers(
+    name: str,
+    ask: Callable[[Any], Any],
+    of: Iterable[Any],
+    problems: list[str],
+    most: float = math.inf,
+) -> list[int | None]:
+    """Return the answer to each question, None where it is no number from 0 to `most`.
 
     Args:
-        name: of the number, for a problem.
-        unit: of the number, for a problem.
-        problems: gets a sentence if there is no such number; the result is then None.
-        asked: the object.
-        attribute: of the object.
-        given: arguments of the method.
+        name: of a number, for a problem.
+        ask: the question, which may raise anything.
+        of: what it is asked about.
+        problems: gets a sentence about the first answer that is no number.
+        most: the largest number.
     """
-    try:
-        answer = getattr(asked, attribute)
-        if given:
-            answer = answer(*given)
-    except Exception as error:
-        problems.append(f"{name} raises {explain(error)}")
-        return None
-    number = whole_number(answer)
-    if number is None:
-        problems.append(f"{name} is {answer!r}, not a number of {unit}")
-    return number
+    numbers: list[int | None] = []
+    bad = []
+    for i, each in enumerate(of):
+        try:
+            answer = ask(each)
+            numbers.append(integer("it", answer, most=most))
+        except Exception as error:
+            numbers.append(None)
+            bad.append(f"{name.format(i)} cannot be read: {explain(error)}")
+    problems += bad[:1]
+    return numbers
 
 
 def _read_table(
@@ -180,14 +195,11 @@ def _read_table(
     except Exception as error:
         problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
         return TableReading([], 0)
-    tokens = _ask(f"{name}.num_tokens", "tokens", problems, table, "num_tokens") or 0
-    blocks = [whole_number(block_id, num_blocks - 1) for block_id in listed]
-    if None in blocks:
-        index = blocks.index(None)
-        problems.append(
-            f"{name}.block_ids[{index}] is {listed[index]!r}: block ids go from 0 to "
-            f"{num_blocks - 1}"
-        )
+    (length,) = _numbers(f"{name}.num_tokens", lambda _: table.num_tokens, [0], problems)
+    tokens = length or 0
+    blocks = _numbers(
+        name + ".block_ids[{}]", lambda listed_id: listed_id, listed, problems, num_blocks - 1
+    )
     needed = blocks_for(tokens, block_size)
     if len(blocks) != needed:
         problems.append(f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}")
@@ -199,22 +211,20 @@ def _read_table(
 
 
 def _unbalanced(reading: Reading) -> Iterator[str]:
-    """Say where counts, tables and `num_free` disagree; the first block of each kind is named."""
+    """Say where counts, tables and `num_free` disagree; of the blocks, the first is named."""
     counts = reading.counts
-    mapped = Counter(block_id for table in reading.tables.values() for block_id in table.blocks)
-    wrong = [block_id for block_id, count in enumerate(counts) if count != mapped[block_id]]
-    lost = [block_id for block_id in wrong if not mapped[block_id]]
-    stale = [block_id for block_id in wrong if not counts[block_id]]
-    miscounted = [block_id for block_id in wrong if counts[block_id] and mapped[block_id]]
-    if lost:
-        yield f"no table lists {blocks_text(lost)}, yet the count is not 0: lost until a reset"
-    if stale:
-        readers = " and ".join(reading.owners(stale[0]))
-        yield f"block {stale[0]} counts as free, but {readers} still reads it"
-    if miscounted:
-        block_id = miscounted[0]
-        times = mapped[block_id]
-        tables = "1 table lists" if times == 1 else f"{times} tables list"
-        yield f"block {block_id} counts {counts[block_id]}, but {tables} it"
-    if not wrong and reading.free != counts.count(0):
+    wrong = [i for i, count in enumerate(counts) if count != len(reading.places[i])]
+    if wrong:
+        block_id = wrong[0]
+        readers = reading.owners(block_id)
+        if not readers:
+            said = f"no table lists block {block_id}, yet the count is not 0: lost until a reset"
+        elif not counts[block_id]:
+            said = f"block {block_id} counts as free, but {' and '.join(readers)} still reads it"
+        else:
+            verb = "lists" if len(readers) == 1 else "list"
+            tables = plural(len(readers), "table")
+            said = f"block {block_id} counts {counts[block_id]}, but {tables} {verb} it"
+        yield f"{said}; {len(wrong) - 1} more are wrong" if len(wrong) > 1 else said
+    elif reading.free != counts.count(0):
         yield f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"
