@@ -35,7 +35,8 @@ function forked(change = {}) {
       ["fork s0", false],
     ],
     next: { s1: "Append to it." },
-    said: { 0: "2 references", 1: "2 references, s0 and s1" },
+    said: ["2 references", "2 references, s0 and s1", ...Array(6).fill("free")],
+    usual: 5,
     calls: "share(0) · share(1)",
     position: "Step 2 of 2",
     alert: "",
@@ -145,7 +146,7 @@ test("a screen reader hears names and what happened, and the keyboard stops rare
   const nameOf = (selector) => find(selector).getAttribute("aria-label");
   assert.equal(nameOf('.pl-block[data-block="1"]'), "block 1, 2 references, s0 and s1");
   const cell = '[data-sequence="s1"] .pl-cell';
-  assert.equal(nameOf(cell), "s1, logical block 0: physical block 0, 4 tokens");
+  assert.equal(nameOf(cell), "block 0, s1’s logical block 0, 4 tokens");
   assert.equal(find("[aria-live=polite]").textContent, "fork s0");
   for (const each of host.querySelectorAll("[role=gridcell]")) {
     assert.ok(each.closest("[role=row]").closest("[role=grid]"));

@@ -46,7 +46,7 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     assert state["copies"] == [[3, 11]]
     assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
     assert state["calls"] == "allocate 11 · copy 3 → 11 · release 3 (count 1)"
-    assert state["said"][3].startswith("1 reference · s0’s logical block 3, tokens 12–14")
+    assert state["said"][3].startswith("1 reference · s0’s logical block 3, 3 tokens from 12 on")
     assert state["said"][11].endswith("token 15 is in slot 11 × 4 + 3 = 47")
     state = click(widget, "free", sequence="s0")
     assert state["counts"][:4] == [1, 1, 1, 0]
@@ -213,24 +213,24 @@ WRITE = f"{FORK}, write s1"
 FREE = f"{FORK}, free s0, free s1"
 # The class that is wrong, what a reader does with it, and what is said.
 WRONG = [
-    (broken.LeaksOnFork, FORK, "block 1 counts 3, but 2 tables list it"),
+    (broken.LeaksOnFork, FORK, "block 1 counts 3, but the tables list it 2 times"),
     (broken.CopiesWholeTable, "new 36, fork s0, write s1", "replaced a full block"),
     (broken.CopiesEagerly, FORK, "a fork shares its parent's blocks and copies none"),
     (broken.NeverCopies, WRITE, "s1 writes into block 1, which s0 reads too"),
     (broken.FreesSharedBlock, f"{FORK}, free s0", "block 0 counts as free, but s1 still reads it"),
     (broken.LosesBlocks, FREE, "num_free is 62, but 64"),
-    (broken.HandsOutInTurn, "new 512, new 400, free s1, new 200", "block 0 counts 1, but 2 tables list it"),
-    (RaisesOnFree, "new 20", "refcount(2) cannot be read: KeyError: 2 (refcount: return self.counts[block_id])"),
+    (broken.HandsOutInTurn, "new 512, new 400, free s1, new 200", "block 0 counts 1, but the tables list it 2 times"),
+    (RaisesOnFree, "new 20", "the pool cannot be read: KeyError: 2 (refcount: return self.counts[block_id])"),
     (
         ReturnsNothing,
         "new 20",
-        "s0.block_ids[0] cannot be read: ValueError: it must be a whole number from 0 to 63",
+        "s0.block_ids[0] must be a whole number from 0 to 63",
     ),
     (StrangeIds, "new 20", "append returned None"),
     (CopiesItsOwn, "new 20, write s0", "block 1 was s0's alone and was copied"),
     (SaysNothing, WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
     (ForksNothing, FORK, "fork returned None, not a table"),
-    (Stub, "new 20", "num_free cannot be read: AttributeError"),
+    (Stub, "new 20", "the pool cannot be read: AttributeError"),
     (NeverBuilt, "new 20", "NeverBuilt(64, 16) raised NotImplementedError: write me"),
     (Halfway, "new 3", "failed, and yet something changed"),
 ]

@@ -39,7 +39,8 @@ import { percent, plural } from "./words.js";
  * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
- * @property {Record<number, string>} said what each block holds; the others are free
+ * @property {number} usual tokens that the field of the number has at first
+ * @property {string[]} said what each block holds
  * @property {number[][]} copies [source, destination] of this step
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
@@ -146,7 +147,7 @@ class GridView extends PoolView {
   /** The number of tokens that the reader typed, at first a block and a quarter. */
   get amount() {
     const field = /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
-    return Number(field?.value ?? Math.floor(1.25 * this.state.block_size));
+    return Number(field?.value ?? this.state.usual);
   }
 
   // ---- a new state
@@ -201,7 +202,7 @@ class GridView extends PoolView {
       const count = counts[blockId];
       const owners = this.readers[blockId];
       const css = blockClass(blockId, count, this.state.copies, { lost: count && !owners.length });
-      return { count, owners, css, said: this.state.said[blockId] ?? "free" };
+      return { count, owners, css, said: this.state.said[blockId] };
     });
     show(find(this.root, ".pl-tables"), this.tables());
     const slider = findInput(this.root, ".pl-scrubber");
@@ -209,7 +210,6 @@ class GridView extends PoolView {
     if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
     this.lightUp();
     this.keepTabStops();
-    setScrollStops(this.root.querySelectorAll(".pl-log"));
   }
 
   /** The page without blocks and tables. */
@@ -238,13 +238,15 @@ class GridView extends PoolView {
    * @returns {Markup}
    */
   toolbar(table) {
-    const { step, steps, block_size: size } = this.state;
+    const { step, steps, usual } = this.state;
+    /** @type {string[]} */
     const presets = this.model.get("presets");
+    const options = presets.map((name) => html`<option>${name}</option>`);
     const has = Boolean(table);
     return html`<div class="pl-toolbar" role="group" aria-label="operations">
         ${button("new", true, "New sequence", 0)}
         <label>of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
-          value="${Math.floor(1.25 * size)}" data-own-enter> tokens</label>
+          value="${usual}" data-own-enter> tokens</label>
         <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
           <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
             this.selected ?? "no sequence"
@@ -254,7 +256,7 @@ class GridView extends PoolView {
         <span class="pl-group" role="toolbar" aria-label="steps">
           ${button("undo", step > 0, "Undo")}${button("redo", step < steps, "Redo")}
           ${button("reset", steps > 0, "Reset")}</span>
-        <select class="pl-select" aria-label="play an example">${presets.map(option)}</select>
+        <select class="pl-select" aria-label="play an example">${options}</select>
       </div>`;
   }
 
@@ -265,16 +267,15 @@ class GridView extends PoolView {
       const css = classes({ now: i + 1 === step, later: i >= step, bad });
       return html`<li value="${i + 1}" class="${css}">${text}</li>`;
     });
-    return html`<div class="pl-history">${scrubber(position, steps)}
-        <p class="pl-calls">${calls}</p>
-        <ol class="pl-log" aria-label="steps so far">${entries}</ol></div>`;
+    return html`${scrubber(position, steps)}<p class="pl-calls">${calls}</p>
+        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
   }
 
   /** The block tables of all sequences, below the numbers of the logical blocks. */
   tables() {
     const { tables, block_size: size } = this.state;
     const longest = Math.max(0, ...tables.map(({ blocks }) => blocks.length));
-    const numbers = Array.from({ length: longest }, (_, index) => html`<span>${index}</span>`);
+    const numbers = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
     const rows = tables.map((table) => {
       const selected = table.name === this.selected;
       return html`<div class="${classes({ table: true, selected })}" role="row"
@@ -282,14 +283,14 @@ class GridView extends PoolView {
         <button class="pl-name" type="button" role="gridcell"
           tabindex="-1">${tableName(table)}</button>${tableStrip(table, size)}</div>`;
     });
-    return html`<div class="pl-table pl-index" aria-hidden="true" ${longest ? "" : "hidden"}>
-        <span class="pl-name"><small>logical block</small></span>
+    return html`<div class="pl-table" aria-hidden="true">
+        <small class="pl-name">logical block</small>
         <div class="pl-strip">${numbers}</div></div>${rows}`;
   }
 
   /** @param {number | null} blockId */
   describe(blockId) {
-    return blockId === null ? POINT : `Block ${blockId}: ${this.state.said[blockId] ?? "free"}`;
+    return blockId === null ? POINT : `Block ${blockId}: ${this.state.said[blockId]}`;
   }
 }
 
@@ -305,11 +306,6 @@ function button(op, enabled, text, tabIndex = -1) {
   title="${TITLES[op]}" aria-disabled="${!enabled}">${text}</button>`;
 }
 
-/** @param {string} name */
-function option(name) {
-  return html`<option>${name}</option>`;
-}
-
 /**
  * A bar of blocks.
  *
@@ -320,8 +316,8 @@ function option(name) {
  * @returns {Markup}
  */
 function meter(name, n, most, color) {
-  return html`<div class="pl-meter" style="--c: var(--${color}); --share: ${percent(n, most)}">
-    <span>${name}</span><i></i><b>${plural(n, "block")}</b></div>`;
+  return html`<div class="pl-meter" style="--c: var(--${color})">
+    <span>${name}</span><i style="width: ${percent(n, most)}"></i><b>${plural(n, "block")}</b></div>`;
 }
 
 /**
@@ -336,14 +332,14 @@ function challengeTemplate(challenge) {
       <details><summary>Hint</summary>${hint}</details>`;
 }
 
-/**
- * @param {{model: PoolModel, el: HTMLElement}} context
- * @returns {() => void} what removes the grid
- */
-function renderGrid({ model, el }) {
-  const view = new GridView(model, el);
-  return () => view.remove();
-}
-
-const grid = { render: renderGrid };
+const grid = {
+  /**
+   * @param {{model: PoolModel, el: HTMLElement}} context
+   * @returns {() => void} what removes the grid
+   */
+  render({ model, el }) {
+    const view = new GridView(model, el);
+    return () => view.remove();
+  },
+};
 export default grid;

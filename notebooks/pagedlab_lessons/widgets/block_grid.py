@@ -18,7 +18,7 @@ from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab_lessons.widgets.operations import operations
+from pagedlab_lessons.widgets.operations import Operation, operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture
 from pagedlab_lessons.widgets.session import Session
@@ -63,7 +63,6 @@ class BlockPoolWidget(Page):
             num_blocks = self.challenge.num_blocks
         self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
-        self._solved = 0  # steps of the solution shown
         super().__init__(presets=[] if challenge else ["Examples …", *PRESETS])
         self.on_msg(self.receive)
         if preset:
@@ -106,11 +105,8 @@ class BlockPoolWidget(Page):
         if verb == "write":
             verb = "append"
             n = 1
-        if n is None:
-            n = 1 if verb == "append" else 0
         entry = self.session.do(verb, sequence, n)
-        self._solved = 0
-        self._show(entry.operation.changed)
+        self._show()
         return entry.operation.changed
 
     def undo(self) -> None:
@@ -124,13 +120,11 @@ class BlockPoolWidget(Page):
     def seek(self, step: int) -> None:
         """Show the state after `step` operations."""
         self.session.seek(step)
-        last = self.session.last
-        self._show(last.operation.changed if last else None)
+        self._show()
 
     def reset(self) -> None:
         """Start over with a fresh pool and an empty log."""
         self.session.reset()
-        self._solved = 0
         self._show()
 
     def preset(self, name: str) -> None:
@@ -157,12 +151,17 @@ class BlockPoolWidget(Page):
                 'there is no challenge: make the widget with challenge="one_copy" or another name'
             )
         steps = operations(self.challenge.solution)
-        if self._solved in (0, len(steps)):
+        shown = self._shown(steps)
+        if shown in (0, len(steps)):
             self.session.reset()
-            self._solved = 0
-        entry = self.session.do(*steps[self._solved])
-        self._solved += 1
-        self._show(entry.operation.changed)
+            shown = 0
+        self.session.do(*steps[shown])
+        self._show()
+
+    def _shown(self, solution: tuple[Operation, ...]) -> int:
+        """Return how many steps of the solution led here; 0 if the reader did something else."""
+        done = tuple(entry.operation for entry in self.session.log[: self.session.cursor])
+        return len(done) if done == solution[: len(done)] else 0
 
     def picture(self) -> Picture:
         """Return the present state as a drawing and as text, for where no widget runs."""
@@ -187,17 +186,16 @@ class BlockPoolWidget(Page):
         except Exception as error:  # a click never goes without an answer
             self._show(note=explain(error))
 
-    def _show(self, focus: str | None = None, note: str = "") -> None:
+    def _show(self, note: str = "") -> None:
         """Send the present state to the page.
 
         Args:
-            focus: name of the sequence that was changed.
             note: why a message was refused.
         """
         session = self.session
         reading = session.reading
         last = session.last
-        problems = [*(last.problems if last else ()), *reading.problems]
+        problems = [*last.problems, *reading.problems]
         grid = reading.snapshot(session.colors)
         tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
         self._serial += 1
@@ -205,21 +203,18 @@ class BlockPoolWidget(Page):
             **grid,
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
-            "focus": focus,
+            "usual": session.block_size * 5 // 4,
+            "focus": None if note else last.operation.changed,
             "next": {name: self._next(name, bool(problems)) for name in reading.tables},
-            "said": {
-                block_id: reading.describe(block_id)
-                for block_id, count in enumerate(reading.counts)
-                if count
-            },
-            "alert": "\n".join(filter(None, [note, last.error if last else "", *problems])),
-            "spoken": note or (last.text if last else "the pool is empty"),
+            "said": [reading.describe(block_id) for block_id in range(session.num_blocks)],
+            "alert": "\n".join(filter(None, [note, last.error, *problems])),
+            "spoken": note or last.text,
             "step": session.cursor,
             "steps": len(session.log),
             "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
-            "copies": list(map(list, last.copies)) if last else [],
-            "calls": " · ".join(last.calls) if last else "",
+            "copies": list(map(list, last.copies)),
+            "calls": " · ".join(last.calls),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
@@ -235,8 +230,8 @@ class BlockPoolWidget(Page):
         if has_problems:
             return "The box with the red edge says what went wrong. Undo goes back one step."
         blocks, tokens = session.reading.tables[name]
-        last = blocks[-1] if tokens % session.block_size else None
-        if last is not None and session.reading.counts[last] > 1:
+        last = blocks[-1] if blocks else 0
+        if tokens % session.block_size and session.reading.counts[last] > 1:
             # A reader's own table may forget the copy, so this says the rule and not what happens.
             return (
                 f"{name} shares block {last}, which has room. A write must copy this block first: "
@@ -251,11 +246,12 @@ class BlockPoolWidget(Page):
     def _goal(self, challenge: Challenge) -> dict[str, Any]:
         """Return what the page shows of a challenge."""
         missing = challenge.missing(self.session)
-        steps = len(operations(challenge.solution))
-        solve = "Show the solution, step by step"
-        if self._solved:
-            solve = f"Solution: step {self._solved + 1} of {steps}"
-        if self._solved == steps:
+        steps = operations(challenge.solution)
+        shown = self._shown(steps)
+        solve = f"Solution: step {shown + 1} of {len(steps)}"
+        if not shown:
+            solve = "Show the solution, step by step"
+        elif shown == len(steps):
             solve = "Solution: once more"
         return {
             "goal": challenge.goal,

@@ -12,7 +12,7 @@ import { format, percent, plural } from "./words.js";
  * @property {string} color
  * @property {number} pattern number of its hatch, 0 to 6
  * @property {number} tokens
- * @property {(number | null)[]} blocks null: the table has something there that is no block
+ * @property {number[]} blocks
  */
 
 /**
@@ -170,7 +170,7 @@ export function scrubber(position, last) {
  */
 export function counter(name, n, label = name) {
   return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
-    <span>${label}</span></div>`;
+    <small>${label}</small></div>`;
 }
 
 /**
@@ -215,7 +215,7 @@ export function ownersOfBlocks(numBlocks, tables, blockSize) {
   for (const { name, color, pattern, tokens, blocks } of tables) {
     blocks.forEach((blockId, index) => {
       const held = heldTokens(tokens, index, blockSize);
-      if (blockId !== null) owners[blockId]?.push({ name, color, pattern, index, held });
+      owners[blockId]?.push({ name, color, pattern, index, held });
     });
   }
   return owners;
@@ -291,7 +291,8 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
   // be read as "32".
   return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
     data-block="${blockId}" data-count="${count}" aria-label="block ${blockId}, ${said}"><span
-    class="pl-bands">${bands}</span><span class="pl-id" aria-hidden="true">${blockId}</span></button>`;
+    class="pl-bands">${bands}</span><span class="pl-id"
+    aria-hidden="true">${blockId}</span></button>`;
 }
 
 /**
@@ -301,8 +302,8 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
  * @returns {Markup}
  */
 export function tableName({ name, pattern, tokens }) {
-  return html`<b>${name}</b><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-    <small>${plural(tokens, "token")}</small>`;
+  return html`<i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+    <span><b>${name}</b><small>${plural(tokens, "token")}</small></span>`;
 }
 
 /**
@@ -312,14 +313,12 @@ export function tableName({ name, pattern, tokens }) {
  * @param {number} blockSize tokens a block
  * @returns {Markup}
  */
-export function tableStrip({ name, tokens, blocks }, blockSize) {
+export function tableStrip({ blocks, ...table }, blockSize) {
   const cells = blocks.map((blockId, index) => {
-    const held = heldTokens(tokens, index, blockSize);
-    const place = `${name}, logical block ${index}: physical block ${blockId}`;
-    return html`<button type="button" role="gridcell" tabindex="-1" class="pl-cell"
-      data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
-      style="width: ${percent(held, blockSize)}"></i><span
-      aria-hidden="true">${blockId ?? "?"}</span></button>`;
+    const held = heldTokens(table.tokens, index, blockSize);
+    const said = `${table.name}’s logical block ${index}, ${plural(held, "token")}`;
+    const look = { count: 0, owners: [{ ...table, index, held }], css: "pl-cell", said };
+    return blockTemplate(blockId, look, blockSize);
   });
   return html`<div class="pl-strip" role="presentation">${cells}</div>`;
 }

@@ -78,10 +78,9 @@ def facts(session: Session, tokens: int) -> dict[str, int]:
     """
     tables = session.reading.tables
     last_blocks = [table.blocks[-1] for table in tables.values() if table.blocks]
-    last = session.last
-    failed = last.operation if last and last.error else Operation("", "")
-    is_one = (failed.verb, failed.n) == ("append", 1)
-    is_full = is_one and tables[failed.sequence].tokens % session.block_size == 0
+    verb, name, n, _ = session.last.operation
+    is_one = bool(session.last.error) and (verb, n) == ("append", 1)
+    is_full = is_one and tables[name].tokens % session.block_size == 0
     return {
         "long": sum(table.tokens >= tokens for table in tables.values()),
         "own last blocks": sum(last_blocks.count(block_id) == 1 for block_id in last_blocks),

@@ -4,9 +4,8 @@ The widget shows objects that may be a reader's first draft: `refcount` may rais
 `None`. Nothing here raises because of them. What cannot be shown becomes a sentence in `problems`.
 """
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,11 +21,11 @@ class TableReading(NamedTuple):
     """One table.
 
     Args:
-        blocks: block ids in logical order, None where the table lists no such block.
+        blocks: block ids in logical order.
         tokens: number of tokens.
     """
 
-    blocks: list[int | None]
+    blocks: list[int]
     tokens: int
 
     def held(self, index: int, block_size: int) -> int:
@@ -62,35 +61,34 @@ class Reading:
         """Blocks with more than one reference."""
         return sum(count > 1 for count in self.counts)
 
-    def owners(self, block_id: int | None) -> list[str]:
-        """Return the names of the sequences whose tables list the block."""
-        return [name for name, _ in self.places[block_id]]
-
     @cached_property
-    def places(self) -> dict[int | None, list[tuple[str, int]]]:
+    def places(self) -> dict[int, list[tuple[str, int]]]:
         """Of each block, the sequences that list it, and its number in their tables."""
-        found = defaultdict[int | None, list[tuple[str, int]]](list)
+        found = defaultdict[int, list[tuple[str, int]]](list)
         for name, table in self.tables.items():
             for index, block_id in enumerate(table.blocks):
                 found[block_id].append((name, index))
         return found
 
+    def readers(self, block_id: int, but: str = "") -> str:
+        """Return the names of the sequences whose tables list the block, without one of them."""
+        return " and ".join(name for name, _ in self.places[block_id] if name != but)
+
     def describe(self, block_id: int) -> str:
-        """Return what a used block holds, and in which slot its last token is."""
+        """Return what a block holds, and in which slot the last token of its last reader is."""
         count = self.counts[block_id]
+        if not count:
+            return "free"
         said = [plural(count, "reference")]
-        places = self.places[block_id]
-        for name, index in places:
-            tokens = _range(index * self.block_size, self.tables[name].held(index, self.block_size))
-            said.append(f"{name}’s logical block {index}, {tokens}")
-        if not places:
-            said.append("in no table: lost")
-        elif held := self.tables[places[0][0]].held(places[0][1], self.block_size):
-            token = places[0][1] * self.block_size + held - 1
-            slot = block_id * self.block_size + held - 1
-            offset = f"{block_id} × {self.block_size} + {held - 1}"
-            said.append(f"token {token} is in slot {offset} = {slot}")
-        return " · ".join(said)
+        size = self.block_size
+        slot = "in no table: lost"
+        for name, index in self.places[block_id]:
+            first, held = index * size, self.tables[name].held(index, size)
+            said.append(f"{name}’s logical block {index}, {plural(held, 'token')} from {first} on")
+            offset = held - 1
+            slot = f"token {first + offset} is in slot {block_id} × {size} + {offset} = "
+            slot += str(block_id * size + offset)
+        return " · ".join([*said, slot])
 
     def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
         """Return what every grid shows, in JSON's types.
@@ -120,14 +118,7 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def _range(first: int, n: int) -> str:
-    """Return n positions in words: "token 4", "tokens 4–5"."""
-    if n < 2:
-        return f"token {first}" if n else "no token yet"
-    return f"tokens {first}–{first + n - 1}"
-
-
-def blocks_text(block_ids: Iterable[int | None]) -> str:
+def blocks_text(block_ids: Iterable[int]) -> str:
     """Return block ids with the word in front: "block 7", "blocks 4-6, 9"."""
     ids = list(block_ids)
     return f"{'block' if len(ids) == 1 else 'blocks'} {runs(ids)}"
@@ -143,88 +134,56 @@ def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int)
         block_size: of the pool.
     """
     problems: list[str] = []
-    counts = _numbers("refcount({})", lambda i: pool.refcount(i), range(num_blocks), problems)
-    (free,) = _numbers("num_free", lambda _: pool.num_free, [0], problems)
-    are_known = not problems
-    read_tables = {
-        name: _read_table(name, table, num_blocks, block_size, problems)
-        for name, table in tables.items()
-    }
-    known = [count or 0 for count in counts]
-    reading = Reading(block_size, known, free or 0, read_tables, problems)
-    if are_known:
+    counts: list[int] = []
+    free = 0
+    try:
+        for block_id in range(num_blocks):
+            counts.append(integer(f"refcount({block_id})", pool.refcount(block_id)))
+        free = integer("num_free", pool.num_free)
+    except Exception as error:
+        problems.append(f"the pool cannot be read: {explain(error)}")
+    counts += [0] * (num_blocks - len(counts))
+    read_tables = {}
+    for name, table in tables.items():
+        try:
+            read_tables[name] = _read_table(name, table, num_blocks)
+        except Exception as error:
+            problems.append(f"{name} cannot be read: {explain(error)}")
+            read_tables[name] = TableReading([], 0)
+    reading = Reading(block_size, counts, free, read_tables, problems)
+    if not problems:
         problems += _unbalanced(reading)
     return reading
 
 
-def _numbers(
-    name: str,
-    ask: Callable[[Any], Any],
-    of: Iterable[Any],
-    problems: list[str],
-    most: float = math.inf,
-) -> list[int | None]:
-    """Return the answer to each question, None where it is no number from 0 to `most`.
-
-    Args:
-        name: of a number, for a problem.
-        ask: the question, which may raise anything.
-        of: what it is asked about.
-        problems: gets a sentence about the first answer that is no number.
-        most: the largest number.
-    """
-    numbers: list[int | None] = []
-    bad = []
-    for i, each in enumerate(of):
-        try:
-            answer = ask(each)
-            numbers.append(integer("it", answer, most=most))
-        except Exception as error:
-            numbers.append(None)
-            bad.append(f"{name.format(i)} cannot be read: {explain(error)}")
-    problems += bad[:1]
-    return numbers
-
-
-def _read_table(
-    name: str, table: Any, num_blocks: int, block_size: int, problems: list[str]
-) -> TableReading:
-    """Ask a table for its blocks and tokens; `problems` gets what is wrong."""
-    try:
-        listed = list(table.block_ids)
-    except Exception as error:
-        problems.append(f"{name}.block_ids cannot be read: {explain(error)}")
-        return TableReading([], 0)
-    (length,) = _numbers(f"{name}.num_tokens", lambda _: table.num_tokens, [0], problems)
-    tokens = length or 0
-    blocks = _numbers(
-        name + ".block_ids[{}]", lambda listed_id: listed_id, listed, problems, num_blocks - 1
-    )
-    needed = blocks_for(tokens, block_size)
-    if len(blocks) != needed:
-        problems.append(f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}")
-    times = Counter(block_id for block_id in blocks if block_id is not None)
-    twice = [block_id for block_id, n in times.items() if n > 1]
-    if twice:
-        problems.append(f"{name} lists {blocks_text(twice)} more than once")
-    return TableReading(blocks, tokens)
+def _read_table(name: str, table: Any, num_blocks: int) -> TableReading:
+    """Ask a table for its blocks and tokens; anything may be raised."""
+    blocks = [
+        integer(f"{name}.block_ids[{index}]", block_id, most=num_blocks - 1)
+        for index, block_id in enumerate(table.block_ids)
+    ]
+    return TableReading(blocks, integer(f"{name}.num_tokens", table.num_tokens))
 
 
 def _unbalanced(reading: Reading) -> Iterator[str]:
     """Say where counts, tables and `num_free` disagree; of the blocks, the first is named."""
+    for name, (blocks, tokens) in reading.tables.items():
+        needed = blocks_for(tokens, reading.block_size)
+        if len(blocks) != needed:
+            yield f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}"
     counts = reading.counts
     wrong = [i for i, count in enumerate(counts) if count != len(reading.places[i])]
     if wrong:
         block_id = wrong[0]
-        readers = reading.owners(block_id)
-        if not readers:
-            said = f"no table lists block {block_id}, yet the count is not 0: lost until a reset"
-        elif not counts[block_id]:
-            said = f"block {block_id} counts as free, but {' and '.join(readers)} still reads it"
-        else:
-            verb = "lists" if len(readers) == 1 else "list"
-            tables = plural(len(readers), "table")
-            said = f"block {block_id} counts {counts[block_id]}, but {tables} {verb} it"
+        count = counts[block_id]
+        times = len(reading.places[block_id])
+        said = f"block {block_id} counts {count}, but the tables list it {plural(times, 'time')}"
+        if not times:
+            said = f"no table lists block {block_id}, yet it counts {count}: lost until a reset"
+        if not count:
+            said = (
+                f"block {block_id} counts as free, but {reading.readers(block_id)} still reads it"
+            )
         yield f"{said}; {len(wrong) - 1} more are wrong" if len(wrong) > 1 else said
     elif reading.free != counts.count(0):
         yield f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"

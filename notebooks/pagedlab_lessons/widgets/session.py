@@ -14,7 +14,7 @@ from typing import Any
 from pagedlab.arguments import integer, one_of
 from pagedlab.blocks import BlockTable, Pool
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.judging import Entry
+from pagedlab_lessons.widgets.judging import NOTHING, Entry, judged
 from pagedlab_lessons.widgets.operations import VERBS, Operation
 from pagedlab_lessons.widgets.reading import Reading, read
 
@@ -48,7 +48,11 @@ class Session:
         self.reset()
 
     def do(
-        self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None
+        self,
+        verb: str,
+        sequence: str | None = None,
+        n: int | None = None,
+        child: str | None = None,
     ) -> Entry:
         """Run one operation on pool and tables and log it.
 
@@ -57,7 +61,7 @@ class Session:
         Args:
             verb: one of `VERBS`.
             sequence: name of the sequence; a new one gets a free name by default.
-            n: tokens to add (new, append).
+            n: tokens to add; by default 1 for "append", and else 0.
             child: name of a fork; by default a free one.
 
         Returns:
@@ -67,7 +71,8 @@ class Session:
             ValueError: If the operation makes no sense.
         """
         one_of("verb", verb, VERBS)
-        n = integer("n", n, 1 if verb == "append" else 0)
+        least = 1 if verb == "append" else 0
+        n = integer("n", least if n is None else n, least)
         fresh = next(f"s{i}" for i in count() if f"s{i}" not in self.colors)
         if verb == "new":
             sequence = sequence or fresh
@@ -105,9 +110,9 @@ class Session:
         self.seek(0)
 
     @property
-    def last(self) -> Entry | None:
+    def last(self) -> Entry:
         """The operation that led to the present state."""
-        return self.log[self.cursor - 1] if self.cursor else None
+        return self.log[self.cursor - 1] if self.cursor else NOTHING
 
     @property
     def copied(self) -> int:
@@ -153,7 +158,7 @@ class Session:
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return Entry(operation, before, self.reading, returned, error, self._calls)
+        return judged(operation, before, self.reading, returned, error, self._calls)
 
     def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.
