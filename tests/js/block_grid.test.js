@@ -154,7 +154,7 @@ test("a screen reader hears names and what happened, and the keyboard stops rare
 });
 
 test("what Python says is text", () => {
-  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK, solve: ATTACK };
+  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK };
   const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
   const said = [ATTACK, ATTACK];
   const words = {

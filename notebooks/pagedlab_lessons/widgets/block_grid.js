@@ -14,9 +14,8 @@ import {
   tableName,
   tableStrip,
 } from "./blocks.js";
-import { isOwnEnter, setScrollStops } from "./keyboard.js";
+import { setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
-import { percent, plural } from "./words.js";
 
 /**
  * @import { Owner, PoolModel, Table } from "./blocks.js"
@@ -121,17 +120,6 @@ class GridView extends PoolView {
     this.selected = names[place + 1] ?? names[0] ?? this.selected;
   }
 
-  /**
-   * Enter in the field of the number is a click on the button before it.
-   *
-   * @param {KeyboardEvent} event
-   */
-  onKey(event) {
-    if (!isOwnEnter(event)) return;
-    event.preventDefault();
-    find(this.root, '[data-op="new"]').click();
-  }
-
   /** @param {Event} event */
   onInput(event) {
     const target = /** @type {HTMLInputElement} */ (event.target);
@@ -216,7 +204,6 @@ class GridView extends PoolView {
   page() {
     const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = this.state;
     const table = this.state.tables.find(({ name }) => name === this.selected);
-    const most = Math.max(1, used, copying);
     return html`
       <p class="pl-prompt">${this.state.next[this.selected ?? ""] ?? START}</p>
       <div class="pl-goal ${challenge?.is_done ? "pl-done" : ""}">${challengeTemplate(challenge)}</div>
@@ -226,14 +213,16 @@ class GridView extends PoolView {
         <div class="pl-main">${this.canvas(this.state.columns)}</div>
         <div class="pl-side">
           <div class="pl-stats">${counter("used", used)}${counter("free", free)}
-            ${counter("shared", shared)}${counter("copied", copied)}</div>
-          ${meter("this pool", used, most, "accent")}${meter("with copies", copying, most, "soft")}
+            ${counter("shared", shared)}${counter("copied", copied)}
+            ${counter("copying", copying, "with copies")}</div>
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>
           ${this.history()}</div></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
   /**
+   * The buttons. Enter in the form is a click on its button; a form of a dialog is never sent.
+   *
    * @param {Table | undefined} table of the selected sequence
    * @returns {Markup}
    */
@@ -244,9 +233,10 @@ class GridView extends PoolView {
     const options = presets.map((name) => html`<option>${name}</option>`);
     const has = Boolean(table);
     return html`<div class="pl-toolbar" role="group" aria-label="operations">
-        ${button("new", true, "New sequence", 0)}
-        <label>of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
-          value="${usual}" data-own-enter> tokens</label>
+        <form class="pl-group" method="dialog" novalidate>
+          ${button("new", true, "New sequence", 0)}
+          <label>&nbsp;of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
+            value="${usual}" data-own-enter> tokens</label></form>
         <span class="pl-group" role="toolbar" aria-label="operations on a sequence">
           <span class="pl-chip" style="--c: ${table?.color ?? "var(--line)"}">${
             this.selected ?? "no sequence"
@@ -264,7 +254,7 @@ class GridView extends PoolView {
   history() {
     const { step, steps, position, calls, log } = this.state;
     const entries = log.map(([text, bad], i) => {
-      const css = classes({ now: i + 1 === step, later: i >= step, bad });
+      const css = classes({ now: i + 1 === step, bad });
       return html`<li value="${i + 1}" class="${css}">${text}</li>`;
     });
     return html`${scrubber(position, steps)}<p class="pl-calls">${calls}</p>
@@ -302,22 +292,8 @@ class GridView extends PoolView {
  * @returns {Markup}
  */
 function button(op, enabled, text, tabIndex = -1) {
-  return html`<button class="pl-button" type="button" tabindex="${tabIndex}" data-op="${op}"
+  return html`<button class="pl-button" tabindex="${tabIndex}" data-op="${op}"
   title="${TITLES[op]}" aria-disabled="${!enabled}">${text}</button>`;
-}
-
-/**
- * A bar of blocks.
- *
- * @param {string} name
- * @param {number} n blocks
- * @param {number} most blocks of the longest bar
- * @param {string} color of the theme
- * @returns {Markup}
- */
-function meter(name, n, most, color) {
-  return html`<div class="pl-meter" style="--c: var(--${color})">
-    <span>${name}</span><i style="width: ${percent(n, most)}"></i><b>${plural(n, "block")}</b></div>`;
 }
 
 /**
@@ -326,9 +302,9 @@ function meter(name, n, most, color) {
  */
 function challengeTemplate(challenge) {
   if (!challenge) return "";
-  const { goal, said, is_done: isDone, hint, solve } = challenge;
+  const { goal, said, is_done: isDone, hint } = challenge;
   return html`<p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
-      <button class="pl-button" type="button" data-op="solve">${solve}</button>
+      <button class="pl-button" type="button" data-op="solve">Next step of a solution</button>
       <details><summary>Hint</summary>${hint}</details>`;
 }
 

@@ -18,7 +18,7 @@ from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab_lessons.widgets.operations import Operation, operations
+from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture
 from pagedlab_lessons.widgets.session import Session
@@ -145,23 +145,18 @@ class BlockPoolWidget(Page):
         self._show()
 
     def solve(self) -> None:
-        """Show one more step of the challenge's solution. The first step starts over."""
+        """Show one more step of the challenge's solution, from the first one after other steps."""
         if self.challenge is None:
             raise ValueError(
                 'there is no challenge: make the widget with challenge="one_copy" or another name'
             )
         steps = operations(self.challenge.solution)
-        shown = self._shown(steps)
-        if shown in (0, len(steps)):
-            self.session.reset()
-            shown = 0
-        self.session.do(*steps[shown])
-        self._show()
-
-    def _shown(self, solution: tuple[Operation, ...]) -> int:
-        """Return how many steps of the solution led here; 0 if the reader did something else."""
         done = tuple(entry.operation for entry in self.session.log[: self.session.cursor])
-        return len(done) if done == solution[: len(done)] else 0
+        if done != steps[: len(done)] or done == steps:
+            self.session.reset()
+            done = ()
+        self.session.do(*steps[len(done)])
+        self._show()
 
     def picture(self) -> Picture:
         """Return the present state as a drawing and as text, for where no widget runs."""
@@ -246,17 +241,9 @@ class BlockPoolWidget(Page):
     def _goal(self, challenge: Challenge) -> dict[str, Any]:
         """Return what the page shows of a challenge."""
         missing = challenge.missing(self.session)
-        steps = operations(challenge.solution)
-        shown = self._shown(steps)
-        solve = f"Solution: step {shown + 1} of {len(steps)}"
-        if not shown:
-            solve = "Show the solution, step by step"
-        elif shown == len(steps):
-            solve = "Solution: once more"
         return {
             "goal": challenge.goal,
             "said": f"Not yet: {'; '.join(missing)}." if missing else f"Done. {challenge.why}",
             "is_done": not missing,
             "hint": challenge.hint,
-            "solve": solve,
         }

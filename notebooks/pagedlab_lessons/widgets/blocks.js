@@ -142,9 +142,8 @@ export class PoolView {
  * @returns {number | null}
  */
 export function blockOf(target) {
-  const node = /** @type {Element} */ (target).closest("[data-block]");
-  const written = node?.getAttribute("data-block");
-  return written ? Number(written) : null;
+  const place = /** @type {Element} */ (target).closest("[data-block]");
+  return place && Number(place.getAttribute("data-block"));
 }
 
 /**
@@ -183,10 +182,9 @@ export function counter(name, n, label = name) {
  * @returns {string}
  */
 export function blockClass(blockId, count, copies, more) {
-  const destination = copies.some((copy) => copy[1] === blockId);
-  const source = !destination && copies.some((copy) => copy[0] === blockId);
-  const shared = count > 1;
-  return classes({ block: true, used: count, empty: !count, shared, source, destination, ...more });
+  const [source, destination] = [0, 1].map((side) => copies.some((copy) => copy[side] === blockId));
+  const state = { used: count, empty: !count, shared: count > 1, source, destination };
+  return classes({ block: true, ...state, ...more });
 }
 
 /**
@@ -303,7 +301,7 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
  */
 export function tableName({ name, pattern, tokens }) {
   return html`<i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-    <span><b>${name}</b><small>${plural(tokens, "token")}</small></span>`;
+    <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span>`;
 }
 
 /**

@@ -16,6 +16,8 @@ from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.drawing import runs
 from pagedlab_lessons.readers_code import explain
 
+MOST_NAMED = 3  # blocks with a wrong count
+
 
 class TableReading(NamedTuple):
     """One table.
@@ -83,10 +85,12 @@ class Reading:
         size = self.block_size
         slot = "in no table: lost"
         for name, index in self.places[block_id]:
-            first, held = index * size, self.tables[name].held(index, size)
-            said.append(f"{name}’s logical block {index}, {plural(held, 'token')} from {first} on")
-            offset = held - 1
-            slot = f"token {first + offset} is in slot {block_id} × {size} + {offset} = "
+            first = index * size
+            offset = self.tables[name].held(index, size) - 1
+            last = first + offset
+            tokens = f"tokens {first}–{last}" if offset else f"token {first}"
+            said.append(f"{name}’s logical block {index}, {tokens}")
+            slot = f"token {last} is in slot {block_id} × {size} + {offset} = "
             slot += str(block_id * size + offset)
         return " · ".join([*said, slot])
 
@@ -166,24 +170,22 @@ def _read_table(name: str, table: Any, num_blocks: int) -> TableReading:
 
 
 def _unbalanced(reading: Reading) -> Iterator[str]:
-    """Say where counts, tables and `num_free` disagree; of the blocks, the first is named."""
+    """Say where counts, tables and `num_free` disagree."""
     for name, (blocks, tokens) in reading.tables.items():
         needed = blocks_for(tokens, reading.block_size)
         if len(blocks) != needed:
             yield f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}"
     counts = reading.counts
     wrong = [i for i, count in enumerate(counts) if count != len(reading.places[i])]
-    if wrong:
-        block_id = wrong[0]
+    for block_id in wrong[:MOST_NAMED]:
         count = counts[block_id]
         times = len(reading.places[block_id])
-        said = f"block {block_id} counts {count}, but the tables list it {plural(times, 'time')}"
         if not times:
-            said = f"no table lists block {block_id}, yet it counts {count}: lost until a reset"
-        if not count:
-            said = (
-                f"block {block_id} counts as free, but {reading.readers(block_id)} still reads it"
-            )
-        yield f"{said}; {len(wrong) - 1} more are wrong" if len(wrong) > 1 else said
-    elif reading.free != counts.count(0):
+            yield f"no table lists block {block_id}, yet it counts {count}: lost until a reset"
+        elif not count:
+            yield f"block {block_id} counts as free, but {reading.readers(block_id)} still reads it"
+        else:
+            listed = plural(times, "time")
+            yield f"block {block_id} counts {count}, but the tables list it {listed}"
+    if not wrong and reading.free != counts.count(0):
         yield f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"
