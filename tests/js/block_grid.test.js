@@ -36,6 +36,7 @@ function forked(change = {}) {
     ],
     next: { s1: "Append to it." },
     said: ["2 references", "2 references, s0 and s1", ...Array(6).fill("free")],
+    presets: ["Examples …", "beam search"],
     usual: 5,
     calls: "share(0) · share(1)",
     position: "Step 2 of 2",
@@ -48,7 +49,7 @@ function forked(change = {}) {
 
 beforeEach(() => {
   host = openHost();
-  model = new Model({ presets: ["Examples …", "beam search"], state: forked() });
+  model = new Model({ state: forked() });
   remove = grid.render({ model, el: host });
 });
 

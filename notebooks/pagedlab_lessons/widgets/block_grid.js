@@ -38,6 +38,7 @@ import { classes, find, findInput, html, show } from "./markup.js";
  * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
+ * @property {string[]} presets names of the examples, after what their list says at first
  * @property {number} usual tokens that the field of the number has at first
  * @property {string[]} said what each block holds
  * @property {number[][]} copies [source, destination] of this step
@@ -227,9 +228,7 @@ class GridView extends PoolView {
    * @returns {Markup}
    */
   toolbar(table) {
-    const { step, steps, usual } = this.state;
-    /** @type {string[]} */
-    const presets = this.model.get("presets");
+    const { step, steps, usual, presets } = this.state;
     const options = presets.map((name) => html`<option>${name}</option>`);
     const has = Boolean(table);
     return html`<div class="pl-toolbar" role="group" aria-label="operations">

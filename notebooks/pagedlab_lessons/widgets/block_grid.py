@@ -44,7 +44,6 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    presets: Any = traitlets.List().tag(sync=True)  # what the list of examples says
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(
@@ -63,7 +62,7 @@ class BlockPoolWidget(Page):
             num_blocks = self.challenge.num_blocks
         self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
-        super().__init__(presets=[] if challenge else ["Examples …", *PRESETS])
+        super().__init__()
         self.on_msg(self.receive)
         if preset:
             self.preset(preset)
@@ -198,6 +197,7 @@ class BlockPoolWidget(Page):
             **grid,
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
+            "presets": [] if self.challenge else ["Examples …", *PRESETS],
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
             "next": {name: self._next(name, bool(problems)) for name in reading.tables},

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from pagedlab.arguments import integer, one_of
-from pagedlab.blocks import BlockTable, Pool
+from pagedlab.blocks import Pool
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.judging import NOTHING, Entry, judged
 from pagedlab_lessons.widgets.operations import VERBS, Operation
@@ -37,9 +37,9 @@ class Session:
     def __init__(
         self,
         pool: Callable[[int, int], Any],
-        table: Callable[[Pool], Any] = BlockTable,
-        num_blocks: int = 64,
-        block_size: int = 16,
+        table: Callable[[Pool], Any],
+        num_blocks: int,
+        block_size: int,
     ) -> None:
         self.pool_class = pool
         self.table_class = table
