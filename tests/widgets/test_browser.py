@@ -28,7 +28,6 @@ live""",
 
 PAGE_STATE = """(root) => ({
     counts: [...root.querySelectorAll('.pl-block')].map(node => Number(node.dataset.count)),
-    owners: [...root.querySelectorAll('.pl-block')].map(node => node.dataset.owners),
     tables: [...root.querySelectorAll('[data-sequence]')].map(row =>
         [row.dataset.sequence, [...row.querySelectorAll('.pl-cell')].map(cell => Number(cell.dataset.block))]),
     stats: Object.fromEntries([...root.querySelectorAll('[data-stat]')].map(node =>
@@ -39,7 +38,6 @@ import json
 counts = [{w}.pool.refcount(b) for b in range({w}.pool.num_blocks)]
 print(json.dumps(dict(
     counts=counts,
-    owners=[" ".join(n for n, t in {w}.tables.items() if b in t.block_ids) for b in range(len(counts))],
     tables=[[name, table.block_ids] for name, table in {w}.tables.items()],
     stats=dict(
         used={w}.pool.num_used, free={w}.pool.num_free, shared=sum(c > 1 for c in counts), copied={w}.session.copied
@@ -80,22 +78,22 @@ class Grid:
     def python(self, code):
         return browser.run_python(self.page, code.replace("{w}", self.name))
 
-    def settled(self):
-        """Wait until Python has answered every click and the page shows the latest state."""
-        # JupyterLab hands widget messages to a thread of the kernel's own: running code does not wait for them.
-        handle = self.root.element_handle()
-        self.page.wait_for_function("root => !Number(root.dataset.asked)", arg=handle, timeout=15_000)
-        serial = self.python("print({w}._serial)").strip()
+    def settled(self, serial=None):
+        """Wait until the page shows the state of this number, or the latest one."""
+        serial = serial or int(self.python("print({w}._serial)"))
         self.page.wait_for_function(
-            "([root, serial]) => root.dataset.serial === serial", arg=[handle, serial], timeout=15_000
+            "([root, serial]) => Number(root.dataset.serial) >= serial",
+            arg=[self.root.element_handle(), serial],
+            timeout=15_000,
         )
 
     def click(self, *ops, n=None):
         if n is not None:
             self.root.locator(".pl-amount").fill(str(n))
         for op in ops:
+            serial = int(self.root.get_attribute("data-serial"))
             self.root.locator(f'[data-op="{op}"]').click()
-            self.settled()
+            self.settled(serial + 1)
 
     def check(self):
         """Page and pool agree; returns what they agree on."""
@@ -122,7 +120,7 @@ def test_a_new_row_comes_into_view_in_a_long_list(page):
 COUNT_MOVING = """root => {
     root.moving = null;
     root.watcher = new MutationObserver(() => {
-        if (root.querySelector('.pl-head')) root.moving ??= root.getAnimations({ subtree: true }).length;
+        if (root.querySelector('.pl-arrows path')) root.moving ??= root.getAnimations({ subtree: true }).length;
     });
     root.watcher.observe(root, { childList: true, subtree: true });
 }"""
@@ -219,8 +217,9 @@ def test_two_views_follow_one_widget_and_a_closed_one_is_gone(page):
     grid.click("new", "fork", n=40)
     second = page.locator(".pl-root").last
     assert second.evaluate(PAGE_STATE) == grid.check()
+    serial = int(grid.root.get_attribute("data-serial"))
     second.locator('[data-op="write"]').click()
-    grid.settled()
+    grid.settled(serial + 1)
     assert grid.check()["stats"]["copied"] == 1
     page.evaluate(f"() => {last}.model.outputs.clear()")
     page.wait_for_function("n => document.querySelectorAll('.pl-root').length === n", arg=count)

@@ -24,9 +24,9 @@ INSIDE = [
     ".px-root [data-say]",
     ".pg-root input",
     ".pl-block",
-    ".pl-tokens input",
+    ".pl-toolbar .pl-amount",
 ]
-KEEPS_SHIFT_ENTER = [".px-root input[type=text]", ".pl-tokens input"]  # the cell, run again, would lose what was done
+KEEPS_SHIFT_ENTER = [".px-root input[type=text]", ".pl-toolbar .pl-amount"]  # the cell, run again, would lose it
 COUNT = "(cell) => window.jupyterapp.shell.currentWidget.content.widgets[cell].model.executionCount"
 STATE = """() => {
     const { content } = window.jupyterapp.shell.currentWidget;
@@ -119,7 +119,7 @@ def test_shift_enter_in_the_number_field_makes_a_sequence(page):
     grid = page.locator(".pl-root:has(.pl-tables)").first
     rows = grid.locator("[data-sequence]")
     before = rows.count()
-    grid.locator(".pl-amount").fill("3")
+    grid.locator(".pl-toolbar .pl-amount").fill("3")
     page.keyboard.press("Shift+Enter")
     rows.nth(before).get_by_text("3 tokens").wait_for()
 

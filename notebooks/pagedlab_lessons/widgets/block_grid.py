@@ -18,7 +18,7 @@ from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab_lessons.widgets.judging import Entry
+from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
 from pagedlab_lessons.widgets.session import Session
@@ -44,7 +44,6 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    presets: Any = traitlets.List().tag(sync=True)  # names of the examples
     state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
 
     def __init__(
@@ -63,16 +62,24 @@ class BlockPoolWidget(Page):
             num_blocks = self.challenge.num_blocks
         self.session = Session(pool, table, num_blocks, block_size)
         self._serial = 0  # number of the state
-        self._solved = 0  # steps of the solution shown
-        self.tables = self.session.tables  # those that exist now, by the name of their sequence
-        super().__init__(presets=[] if challenge else list(PRESETS))
+        super().__init__()
         self.on_msg(self.receive)
         if preset:
             self.preset(preset)
         else:
             self._show()
 
-    def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str | None:
+    @property
+    def pool(self) -> Any:
+        """The pool that is driven; None if its class could not be called."""
+        return self.session.pool
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables that exist now, by the name of their sequence."""
+        return self.session.tables
+
+    def do(self, verb: str, sequence: str | None = None, n: int | None = None) -> str:
         """Do what a click does. An error of the pool or the table is shown, not raised.
 
         The verbs::
@@ -97,13 +104,9 @@ class BlockPoolWidget(Page):
         if verb == "write":
             verb = "append"
             n = 1
-        if n is None:
-            n = 1 if verb == "append" else 0
         entry = self.session.do(verb, sequence, n)
-        self._solved = 0
-        changed = _changed(entry)
-        self._show(changed)
-        return changed
+        self._show()
+        return entry.operation.changed
 
     def undo(self) -> None:
         """Go back one step."""
@@ -116,13 +119,11 @@ class BlockPoolWidget(Page):
     def seek(self, step: int) -> None:
         """Show the state after `step` operations."""
         self.session.seek(step)
-        last = self.session.last
-        self._show(_changed(last) if last else None)
+        self._show()
 
     def reset(self) -> None:
         """Start over with a fresh pool and an empty log."""
         self.session.reset()
-        self._solved = 0
         self._show()
 
     def preset(self, name: str) -> None:
@@ -143,17 +144,18 @@ class BlockPoolWidget(Page):
         self._show()
 
     def solve(self) -> None:
-        """Show one more step of the challenge's solution. The first step starts over."""
+        """Show one more step of the challenge's solution, from the first one after other steps."""
         if self.challenge is None:
             raise ValueError(
                 'there is no challenge: make the widget with challenge="one_copy" or another name'
             )
-        if self._solved in (0, len(self.challenge.solution)):
+        steps = operations(self.challenge.solution)
+        done = tuple(entry.operation for entry in self.session.log[: self.session.cursor])
+        if done != steps[: len(done)] or done == steps:
             self.session.reset()
-            self._solved = 0
-        entry = self.session.do(*self.challenge.solution[self._solved])
-        self._solved += 1
-        self._show(_changed(entry))
+            done = ()
+        self.session.do(*steps[len(done)])
+        self._show()
 
     def picture(self) -> Picture:
         """Return the present state as a drawing and as text, for where no widget runs."""
@@ -178,48 +180,70 @@ class BlockPoolWidget(Page):
         except Exception as error:  # a click never goes without an answer
             self._show(note=explain(error))
 
-    def _show(self, focus: str | None = None, note: str | None = None) -> None:
+    def _show(self, note: str = "") -> None:
         """Send the present state to the page.
 
         Args:
-            focus: name of the sequence that was changed.
             note: why a message was refused.
         """
         session = self.session
+        reading = session.reading
         last = session.last
-        grid = session.reading.snapshot(session.colors)
+        problems = [*last.problems, *reading.problems]
+        grid = reading.snapshot(session.colors)
         tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
-        self.pool = session.pool  # the one that is driven
         self._serial += 1
         self.state = {
             **grid,
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
-            "focus": focus,
-            "note": note,
+            "presets": [] if self.challenge else ["Examples …", *PRESETS],
+            "usual": session.block_size * 5 // 4,
+            "focus": None if note else last.operation.changed,
+            "next": {name: self._next(name, bool(problems)) for name in reading.tables},
+            "said": [reading.describe(block_id) for block_id in range(session.num_blocks)],
+            "alert": "\n".join(filter(None, [note, last.error, *problems])),
+            "spoken": note or last.text,
             "step": session.cursor,
             "steps": len(session.log),
+            "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
-            "copies": [list(copy) for copy in last.copies] if last else [],
-            "error": last.error if last else None,
-            "problems": [*(last.problems if last else ()), *session.reading.problems],
-            "calls": list(last.calls) if last else [],
+            "copies": list(map(list, last.copies)),
+            "calls": " · ".join(last.calls),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
+
+    def _next(self, name: str, has_problems: bool) -> str:
+        """Say what the reader can do while this sequence is selected."""
+        session = self.session
+        if session.cursor < len(session.log):
+            return (
+                f"This is step {session.cursor} of {len(session.log)}. What you do now replaces "
+                "the steps after it."
+            )
+        if has_problems:
+            return "The box with the red edge says what went wrong. Undo goes back one step."
+        blocks, tokens = session.reading.tables[name]
+        last = blocks[-1] if blocks else 0
+        if tokens % session.block_size and session.reading.counts[last] > 1:
+            # A reader's own table may forget the copy, so this says the rule and not what happens.
+            return (
+                f"{name} shares block {last}, which has room. A write must copy this block first: "
+                "write a token and see."
+            )
+        if len(session.tables) > 1:
+            return f"{name} is selected. Click a block or a row to select another sequence."
+        return (
+            f"{name} is selected. Append to it, or Fork it: a second sequence over the same blocks."
+        )
 
     def _goal(self, challenge: Challenge) -> dict[str, Any]:
         """Return what the page shows of a challenge."""
         missing = challenge.missing(self.session)
         return {
             "goal": challenge.goal,
-            "missing": missing,
+            "said": f"Not yet: {'; '.join(missing)}." if missing else f"Done. {challenge.why}",
+            "is_done": not missing,
             "hint": challenge.hint,
-            "why": "" if missing else challenge.why,
-            "solved": [self._solved, len(challenge.solution)],
         }
-
-
-def _changed(entry: Entry) -> str:
-    """Return the name of the sequence that an operation made or changed."""
-    return entry.operation.child or entry.operation.sequence

@@ -12,7 +12,7 @@ import { format, percent, plural } from "./words.js";
  * @property {string} color
  * @property {number} pattern number of its hatch, 0 to 6
  * @property {number} tokens
- * @property {(number | null)[]} blocks null: the table has something there that is no block
+ * @property {number[]} blocks
  */
 
 /**
@@ -142,9 +142,8 @@ export class PoolView {
  * @returns {number | null}
  */
 export function blockOf(target) {
-  const node = /** @type {Element} */ (target).closest("[data-block]");
-  const written = node?.getAttribute("data-block");
-  return written ? Number(written) : null;
+  const place = /** @type {Element} */ (target).closest("[data-block]");
+  return place && Number(place.getAttribute("data-block"));
 }
 
 /**
@@ -170,7 +169,7 @@ export function scrubber(position, last) {
  */
 export function counter(name, n, label = name) {
   return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
-    <span>${label}</span></div>`;
+    <small>${label}</small></div>`;
 }
 
 /**
@@ -183,10 +182,9 @@ export function counter(name, n, label = name) {
  * @returns {string}
  */
 export function blockClass(blockId, count, copies, more) {
-  const destination = copies.some((copy) => copy[1] === blockId);
-  const source = !destination && copies.some((copy) => copy[0] === blockId);
-  const shared = count > 1;
-  return classes({ block: true, used: count, empty: !count, shared, source, destination, ...more });
+  const [source, destination] = [0, 1].map((side) => copies.some((copy) => copy[side] === blockId));
+  const state = { used: count, empty: !count, shared: count > 1, source, destination };
+  return classes({ block: true, ...state, ...more });
 }
 
 /**
@@ -215,7 +213,7 @@ export function ownersOfBlocks(numBlocks, tables, blockSize) {
   for (const { name, color, pattern, tokens, blocks } of tables) {
     blocks.forEach((blockId, index) => {
       const held = heldTokens(tokens, index, blockSize);
-      if (blockId !== null) owners[blockId]?.push({ name, color, pattern, index, held });
+      owners[blockId]?.push({ name, color, pattern, index, held });
     });
   }
   return owners;
@@ -263,7 +261,7 @@ export function showBlocks(root, rows, blockSize, lookOfBlock) {
   );
   rows.forEach((row, r) => {
     const looks = row.map(lookOfBlock);
-    const sign = row.map((blockId, i) => signOf(blockId, looks[i])).join();
+    const sign = JSON.stringify([row, looks]);
     if (shownLooks.get(box.children[r]) === sign) return;
     shownLooks.set(box.children[r], sign);
     showList(
@@ -271,16 +269,6 @@ export function showBlocks(root, rows, blockSize, lookOfBlock) {
       row.map((blockId, i) => blockTemplate(blockId, looks[i], blockSize)),
     );
   });
-}
-
-/**
- * All that a block's template depends on: quicker to write than the template.
- *
- * @param {number} blockId
- * @param {BlockLook} look
- */
-function signOf(blockId, { count, owners, css, said }) {
-  return `${blockId} ${count} ${css} ${said} ${owners.map(({ color, held }) => color + held)}`;
 }
 
 /**
@@ -300,11 +288,9 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
   // The style writes the count. As text it would join the number: block 3 with two owners would
   // be read as "32".
   return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
-    data-block="${blockId}" data-count="${count}"
-    data-owners="${owners.map(({ name }) => name).join(" ")}"
-    aria-label="block ${blockId}, ${said}"><span class="pl-bands">${bands}</span><span class="pl-id"
-    aria-hidden="true">${blockId}</span><span class="pl-count"
-    data-references="${count || ""}"></span></button>`;
+    data-block="${blockId}" data-count="${count}" aria-label="block ${blockId}, ${said}"><span
+    class="pl-bands">${bands}</span><span class="pl-id"
+    aria-hidden="true">${blockId}</span></button>`;
 }
 
 /**
@@ -314,8 +300,8 @@ function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
  * @returns {Markup}
  */
 export function tableName({ name, pattern, tokens }) {
-  return html`<b>${name}</b><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-    <small>${plural(tokens, "token")}</small>`;
+  return html`<i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+    <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span>`;
 }
 
 /**
@@ -325,63 +311,41 @@ export function tableName({ name, pattern, tokens }) {
  * @param {number} blockSize tokens a block
  * @returns {Markup}
  */
-export function tableStrip({ name, tokens, blocks }, blockSize) {
+export function tableStrip({ blocks, ...table }, blockSize) {
   const cells = blocks.map((blockId, index) => {
-    const held = heldTokens(tokens, index, blockSize);
-    const place = `${name}, logical block ${index}: physical block ${blockId}`;
-    return html`<button type="button" role="gridcell" tabindex="-1" class="pl-cell"
-      data-block="${blockId ?? ""}" aria-label="${place}, ${plural(held, "token")}"><i
-      style="width: ${percent(held, blockSize)}"></i><span
-      aria-hidden="true">${blockId ?? "?"}</span></button>`;
+    const held = heldTokens(table.tokens, index, blockSize);
+    const said = `${table.name}’s logical block ${index}, ${plural(held, "token")}`;
+    const look = { count: 0, owners: [{ ...table, index, held }], css: "pl-cell", said };
+    return blockTemplate(blockId, look, blockSize);
   });
   return html`<div class="pl-strip" role="presentation">${cells}</div>`;
 }
 
 /**
- * The node of a block, or null if it is not drawn.
- *
- * @param {HTMLElement} root
- * @param {number} blockId
- * @returns {HTMLElement | null}
- */
-function blockNode(root, blockId) {
-  return root.querySelector(`.pl-block${withData("block", blockId)}`);
-}
-
-/**
- * An arrow from edge to edge of two nodes of one canvas. Within a row it is drawn above the blocks,
- * so that their numbers can still be read.
- *
- * @param {HTMLElement | null} source
- * @param {HTMLElement | null} destination
- * @returns {Markup | string}
- */
-function arrow(source, destination) {
-  if (!source || !destination || source === destination) return "";
-  const x0 = source.offsetLeft + source.offsetWidth / 2;
-  const x1 = destination.offsetLeft + destination.offsetWidth / 2;
-  const down = destination.offsetTop - source.offsetTop;
-  const y0 = source.offsetTop + (down > 0 ? source.offsetHeight : 0);
-  const y1 = destination.offsetTop + (down < 0 ? destination.offsetHeight : 0);
-  const middleX = (x0 + x1) / 2;
-  const middleY = down ? (y0 + y1) / 2 : y0 - 16 - Math.abs(x1 - x0) / 8;
-  const path = `M${x0} ${y0} Q${middleX} ${middleY} ${x1} ${y1}`;
-  const angle = (Math.atan2(y1 - middleY, x1 - middleX) * 180) / Math.PI;
-  const place = `translate(${x1} ${y1}) rotate(${angle})`;
-  return html`<path d="${path}" class="pl-halo"/>
-    <path d="${path}" class="pl-arrow" pathLength="1"/>
-    <path d="M-9 -6 L3 0 L-9 6 Z" transform="${place}" class="pl-head"/>`;
-}
-
-/**
- * Draws an arrow for each copy into the widget's canvas, between the blocks on the page.
+ * Draws an arrow for each copy into the widget's canvas, from edge to edge of two blocks. Within a
+ * row it is drawn above the blocks, so that their numbers can still be read.
  *
  * @param {HTMLElement} root
  * @param {number[][]} copies [source, destination] of each
  */
 export function drawCopyArrows(root, copies) {
-  const arrows = copies.map(([source, destination]) => {
-    return arrow(blockNode(root, source), blockNode(root, destination));
+  const arrows = copies.map((blockIds) => {
+    const [from, to] = blockIds.map((blockId) => {
+      const block = withData("block", blockId);
+      return /** @type {HTMLElement | null} */ (root.querySelector(`.pl-block${block}`));
+    });
+    if (!from || !to) return "";
+    const down = Math.sign(to.offsetTop - from.offsetTop);
+    const x = from.offsetLeft + from.offsetWidth / 2;
+    const y = from.offsetTop + (down > 0 ? from.offsetHeight : 0);
+    const across = to.offsetLeft + to.offsetWidth / 2 - x;
+    const along = to.offsetTop + (down < 0 ? to.offsetHeight : 0) - y;
+    const bend = down ? along / 2 : -16 - Math.abs(across) / 8;
+    const angle = (Math.atan2(along - bend, across / 2) * 180) / Math.PI;
+    return html`<g transform="translate(${x} ${y})">
+      <path d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"/>
+      <path d="M-9 -6L0 0L-9 6" transform="translate(${across} ${along}) rotate(${angle})"
+        pathLength="1"/></g>`;
   });
   find(root, ".pl-arrows").innerHTML = html`${arrows}`.source;
 }

@@ -18,8 +18,7 @@ export function makeRoot(label) {
     if (event.key === "Tab") return;
     event.stopPropagation();
     const cell = /** @type {HTMLElement | null} */ (root.closest(".jp-Cell"));
-    const isOwn = event.shiftKey && isOwnEnter(event);
-    if (cell && isForCell(event) && !isOwn) handToCell(event, cell);
+    if (cell && isForCell(event)) handToCell(event, cell);
   });
   return root;
 }
@@ -30,20 +29,10 @@ export function makeRoot(label) {
  * @param {KeyboardEvent} event
  * @returns {boolean}
  */
-function isForCell({ key, shiftKey, ctrlKey, metaKey, altKey }) {
-  if (key === "Escape") return true;
-  return key === "Enter" && (shiftKey || ctrlKey || metaKey || altKey);
-}
-
-/**
- * Whether a key is Enter, alone or with Shift, in a field that has a use for it.
- *
- * @param {KeyboardEvent} event
- * @returns {boolean}
- */
-export function isOwnEnter({ key, ctrlKey, metaKey, altKey, target }) {
-  const hasOthers = ctrlKey || metaKey || altKey;
-  return key === "Enter" && !hasOthers && /** @type {Element} */ (target).matches(OWN_ENTER);
+function isForCell({ key, shiftKey, ctrlKey, metaKey, altKey, target }) {
+  const isOwn = /** @type {Element} */ (target).matches("[data-own-enter]");
+  const runs = ctrlKey || metaKey || altKey || (shiftKey && !isOwn);
+  return key === "Escape" || (key === "Enter" && runs);
 }
 
 /**
@@ -60,19 +49,8 @@ function handToCell(event, cell) {
   cell.dispatchEvent(new KeyboardEvent("keydown", { ...same, bubbles: true, cancelable: true }));
 }
 
-const OWN_ENTER = "[data-own-enter]";
 const GROUP = '[role="toolbar"], [role="grid"]';
 const LINE = '[role="toolbar"], [role="row"]';
-
-/**
- * The buttons of a line, which is a toolbar or a row of a grid.
- *
- * @param {Element | undefined} line
- * @returns {HTMLElement[]}
- */
-function buttonsOf(line) {
-  return line ? [...line.querySelectorAll("button")] : [];
-}
 
 /**
  * One Tab stop for each toolbar or grid of buttons. Arrow keys, Home and End move the focus inside.
@@ -94,7 +72,7 @@ export function roving(root) {
   return () => {
     for (const group of root.querySelectorAll(GROUP)) {
       if (group.querySelector('[tabindex="0"]')) continue;
-      buttonsOf(group)[0]?.setAttribute("tabindex", "0");
+      group.querySelector("button")?.setAttribute("tabindex", "0");
     }
   };
 }
@@ -120,35 +98,26 @@ function moveTabStop(target) {
  *   undefined at an edge
  */
 function moveFrom(from, key) {
-  const line = from.closest(LINE);
-  if (!line?.parentElement) return null;
-  const buttons = buttonsOf(line);
-  const column = buttons.indexOf(/** @type {HTMLElement} */ (from));
-  if (column < 0) return null;
-  const lines = [...line.parentElement.children].filter((sibling) => sibling.matches(LINE));
-  const row = lines.indexOf(line);
+  const group = from.closest(GROUP);
+  const lines = group
+    ? [group, ...group.querySelectorAll(LINE)].filter((line) => line.matches(LINE))
+    : [];
+  const rows = lines.map((line) => [...line.querySelectorAll("button")]);
+  const at = rows.findIndex((row) => row.includes(/** @type {any} */ (from)));
+  if (at < 0) return null;
+  const row = rows[at];
+  const column = row.indexOf(/** @type {any} */ (from));
+  const [above, below] = [rows[at - 1], rows[at + 1]];
   /** @type {Record<string, HTMLElement | undefined>} */
   const targets = {
-    ArrowLeft: buttons[column - 1],
-    ArrowRight: buttons[column + 1] ?? buttons.at(-1),
-    ArrowUp: inColumn(lines[row - 1], column),
-    ArrowDown: inColumn(lines[row + 1], column),
-    Home: buttons[0],
-    End: buttons.at(-1),
+    ArrowLeft: row[column - 1],
+    ArrowRight: row[column + 1],
+    ArrowUp: above?.[column] ?? above?.at(-1),
+    ArrowDown: below?.[column] ?? below?.at(-1),
+    Home: row[0],
+    End: row.at(-1),
   };
   return key in targets ? { to: targets[key] } : null;
-}
-
-/**
- * The button of a line in this column, or the last one of a shorter line.
- *
- * @param {Element | undefined} line
- * @param {number} column
- * @returns {HTMLElement | undefined}
- */
-function inColumn(line, column) {
-  const buttons = buttonsOf(line);
-  return buttons[Math.min(column, buttons.length - 1)];
 }
 
 /**

@@ -168,13 +168,11 @@ const READERS_ATTRIBUTES = ["tabindex", "open"];
  * @param {Element} wanted
  */
 function adoptAttributes(present, wanted) {
-  for (const { name, value } of wanted.attributes) {
+  for (const name of [...present.getAttributeNames(), ...wanted.getAttributeNames()]) {
     if (READERS_ATTRIBUTES.includes(name)) continue;
-    if (present.getAttribute(name) !== value) present.setAttribute(name, value);
-  }
-  for (const { name } of [...present.attributes]) {
-    if (READERS_ATTRIBUTES.includes(name)) continue;
-    if (!wanted.hasAttribute(name)) present.removeAttribute(name);
+    const value = wanted.getAttribute(name);
+    if (value === null) present.removeAttribute(name);
+    else if (present.getAttribute(name) !== value) present.setAttribute(name, value);
   }
 }
 

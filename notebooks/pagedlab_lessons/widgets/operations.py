@@ -25,6 +25,11 @@ class Operation(NamedTuple):
     n: int = 0
     child: str | None = None
 
+    @property
+    def changed(self) -> str:
+        """The name of the sequence that it makes or changes."""
+        return self.child or self.sequence
+
     def __str__(self) -> str:
         return VERBS[self.verb].format(**self._asdict())
 

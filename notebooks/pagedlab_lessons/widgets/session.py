@@ -12,9 +12,9 @@ from itertools import count
 from typing import Any
 
 from pagedlab.arguments import integer, one_of
-from pagedlab.blocks import BlockTable, Pool
+from pagedlab.blocks import Pool
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.judging import Entry
+from pagedlab_lessons.widgets.judging import NOTHING, Entry, judged
 from pagedlab_lessons.widgets.operations import VERBS, Operation
 from pagedlab_lessons.widgets.reading import Reading, read
 
@@ -37,27 +37,22 @@ class Session:
     def __init__(
         self,
         pool: Callable[[int, int], Any],
-        table: Callable[[Pool], Any] = BlockTable,
-        num_blocks: int = 64,
-        block_size: int = 16,
+        table: Callable[[Pool], Any],
+        num_blocks: int,
+        block_size: int,
     ) -> None:
-        self.table = table
-        self.pool: Any = None
-        self._class = pool
+        self.pool_class = pool
+        self.table_class = table
         self.num_blocks = integer("num_blocks", num_blocks, 1, MAX_BLOCKS)
         self.block_size = integer("block_size", block_size, 1)
-        self.log: list[Entry] = []
-        self.cursor = 0
-        self.tables: dict[str, Any] = {}
-        self.colors: dict[str, int] = {}  # running number of each sequence: its colour
-        self.reading: Reading
-        self._made = 0  # sequences so far
-        self._calls: list[str] = []
-        self._broken: str | None = None  # why there is no pool
-        self._start_over()
+        self.reset()
 
     def do(
-        self, verb: str, sequence: str | None = None, n: int = 0, child: str | None = None
+        self,
+        verb: str,
+        sequence: str | None = None,
+        n: int | None = None,
+        child: str | None = None,
     ) -> Entry:
         """Run one operation on pool and tables and log it.
 
@@ -66,7 +61,7 @@ class Session:
         Args:
             verb: one of `VERBS`.
             sequence: name of the sequence; a new one gets a free name by default.
-            n: tokens to add (new, append).
+            n: tokens to add; by default 1 for "append", and else 0.
             child: name of a fork; by default a free one.
 
         Returns:
@@ -75,34 +70,26 @@ class Session:
         Raises:
             ValueError: If the operation makes no sense.
         """
-        operation = self._operation(verb, sequence, n, child)
-        self.log[self.cursor :] = [self._run(operation)]
-        self.cursor += 1
-        return self.log[-1]
-
-    def _operation(self, verb: str, sequence: str | None, n: int, child: str | None) -> Operation:
-        """Return the operation, with names for new sequences, if it makes sense."""
         one_of("verb", verb, VERBS)
-        tokens = integer("n", n, 1 if verb == "append" else 0)
-        made = None
+        least = 1 if verb == "append" else 0
+        n = integer("n", least if n is None else n, least)
+        fresh = next(f"s{i}" for i in count() if f"s{i}" not in self.colors)
         if verb == "new":
-            sequence = sequence or self._free_name()
-            made = sequence
+            sequence = sequence or fresh
         elif sequence not in self.tables:
             names = ", ".join(self.tables) or "none yet: make one with new"
             raise ValueError(f"there is no sequence {sequence!r}; there are {names}")
-        elif verb == "fork":
-            child = child or self._free_name()
-            made = child
-        if made in self.tables:
+        if verb == "fork":
+            child = child or fresh
+        operation = Operation(verb, str(sequence), n, child)
+        if verb in ("new", "fork") and operation.changed in self.tables:
             raise ValueError(
-                f"there is a sequence {made!r} already; free it first, or take another name"
+                f"there is a sequence {operation.changed!r} already; free it first, or take "
+                "another name"
             )
-        return Operation(verb, str(sequence), tokens, child)
-
-    def _free_name(self) -> str:
-        """Return the first of s0, s1, ... that was never given and is not in use."""
-        return next(f"s{i}" for i in count(self._made) if f"s{i}" not in self.tables)
+        self.log[self.cursor :] = [self._run(operation)]
+        self.cursor += 1
+        return self.log[-1]
 
     def seek(self, step: int) -> None:
         """Show the state after `step` operations.
@@ -110,28 +97,22 @@ class Session:
         Args:
             step: beyond either end of the log it means that end.
         """
-        step = max(0, min(len(self.log), step))
-        if step < self.cursor:
-            self._start_over()
-            self.cursor = 0
-        to_do = [entry.operation for entry in self.log[self.cursor : step]]
-        for operation in to_do[:-1]:
+        self.cursor = max(0, min(len(self.log), step))
+        self._start_over()
+        for entry in self.log[: self.cursor]:
             with suppress(*_ANYTHING):
-                self._apply(operation)
+                self._apply(entry.operation)
         self.reading = self._read()
-        if to_do:
-            self.log[step - 1] = self._run(to_do[-1])
-        self.cursor = step
 
     def reset(self) -> None:
         """Start over and forget the log."""
+        self.log: list[Entry] = []
         self.seek(0)
-        self.log.clear()
 
     @property
-    def last(self) -> Entry | None:
+    def last(self) -> Entry:
         """The operation that led to the present state."""
-        return self.log[self.cursor - 1] if self.cursor else None
+        return self.log[self.cursor - 1] if self.cursor else NOTHING
 
     @property
     def copied(self) -> int:
@@ -142,20 +123,19 @@ class Session:
 
     def _start_over(self) -> None:
         """Make a fresh pool, forget all tables, and listen to the pool."""
-        self._broken = None
+        self.pool: Any = None
+        self.tables: dict[str, Any] = {}
+        self.colors: dict[str, int] = {}  # running number of each sequence: its colour
+        self._numbers = count()
+        self._calls: list[str] = []
+        self._broken = ""  # why there is no pool
         try:
-            self.pool = self._class(self.num_blocks, self.block_size)
+            self.pool = self.pool_class(self.num_blocks, self.block_size)
         except _ANYTHING as error:
-            call = f"{self._class.__name__}({self.num_blocks}, {self.block_size})"
+            call = f"{self.pool_class.__name__}({self.num_blocks}, {self.block_size})"
             self._broken = f"{call} raised {explain(error)}"
-        self.tables.clear()
-        self.colors = {}
-        self._made = 0
-        self._calls = []
-        subscribe = getattr(self.pool, "subscribe", None)
-        if callable(subscribe):
-            subscribe(self._note_call)
-        self.reading = self._read()
+        with suppress(*_ANYTHING):  # not every pool reports its calls
+            self.pool.subscribe(self._note_call)
 
     def _note_call(self, event: Any) -> None:
         source = f"{event.source} → " if event.kind == "copy" else ""
@@ -167,6 +147,19 @@ class Session:
             return Reading(self.block_size, [0] * self.num_blocks, 0, {}, [self._broken])
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
 
+    def _run(self, operation: Operation) -> Entry:
+        """Run an operation and return its entry in the log."""
+        before = self.reading
+        self._calls = []
+        returned: Any = ()
+        error = ""
+        try:
+            returned = self._apply(operation)
+        except _ANYTHING as raised:
+            error = explain(raised)
+        self.reading = self._read()
+        return judged(operation, before, self.reading, returned, error, self._calls)
+
     def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.
 
@@ -175,43 +168,19 @@ class Session:
         """
         if self._broken:
             raise RuntimeError("there is no pool to work on")
-        if operation.verb == "new":
-            return self._new(operation)
-        table = self.tables[operation.sequence]
-        match operation.verb:
-            case "append" if operation.n:
-                return table.append(operation.n)
-            case "fork":
-                child = table.fork()
-                if not hasattr(child, "block_ids"):
-                    raise TypeError(f"fork returned {child!r}, not a table")
-                self._add(str(operation.child), child)
-            case "free":
-                table.free()
-                del self.tables[operation.sequence]
-        return ()
-
-    def _new(self, operation: Operation) -> Any:
-        """Make a table. One that finds no free blocks is not kept."""
-        table = self.table(self.pool)
-        copies = table.append(operation.n) if operation.n else ()
-        self._add(operation.sequence, table)
+        copies: Any = ()
+        is_new = operation.verb == "new"
+        table = self.table_class(self.pool) if is_new else self.tables[operation.sequence]
+        if operation.verb == "free":
+            table.free()
+            del self.tables[operation.sequence]
+        elif operation.verb == "fork":
+            table = table.fork()
+            if not hasattr(table, "block_ids"):
+                raise TypeError(f"fork returned {table!r}, not a table")
+        elif operation.n:
+            copies = table.append(operation.n)
+        if operation.verb in ("new", "fork"):
+            self.tables[operation.changed] = table
+            self.colors[operation.changed] = next(self._numbers)
         return copies
-
-    def _add(self, name: str, table: Any) -> None:
-        self.tables[name] = table
-        self.colors[name] = self._made
-        self._made += 1
-
-    def _run(self, operation: Operation) -> Entry:
-        """Run an operation and return its entry in the log."""
-        before = self.reading
-        self._calls.clear()
-        returned: Any = ()
-        error = None
-        try:
-            returned = self._apply(operation)
-        except _ANYTHING as raised:
-            error = explain(raised)
-        self.reading = self._read()
-        return Entry(operation, before, self.reading, returned, error, self._calls)
