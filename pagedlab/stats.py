@@ -61,13 +61,9 @@ class Stats:
         return self.output_tokens / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
-        text = (
+        return (
             f"{self.output_tokens} tokens in {self.seconds:.2f} s "
             f"({self.tokens_per_second:.1f} tokens/s, {self.steps} steps) "
             f"after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
-            f"peak {self.blocks_peak} of {self.num_blocks} blocks "
-            f"({self.bytes_peak / 2**20:.1f} MiB), now {self.blocks_used} in use"
+            f"peak {self.blocks_peak} of {self.num_blocks} blocks, {self.preemptions} preemptions"
         )
-        if self.preemptions:
-            text += f"; {self.preemptions} preemptions"
-        return text

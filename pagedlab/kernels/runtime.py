@@ -18,6 +18,21 @@ __all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
+_version = [int(part) for part in triton.__version__.split(".")[:2]]
+
+if INTERPRETED is True and _version < [3, 7]:
+    from triton.runtime import interpreter
+
+    _parts = vars(interpreter)
+    _patch = _parts["_patch_lang_tensor"]
+
+    def _with_index(tensor: type[tl.tensor], *scope: object) -> None:
+        """Convert a tensor to an integer; the interpreter's way does not work with NumPy 2.4."""
+        _patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    _parts["_patch_lang_tensor"] = _with_index
+
 
 def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
     """Make the tensor's GPU the current one, because Triton launches kernels there."""
