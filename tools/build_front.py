@@ -53,9 +53,6 @@ COPIED = (
     DOCS / "static" / "favicon.svg",
     DOCS / "static" / CARD,
 )
-FIRST_STEP = 1  # nothing is in memory before
-STEPS_A_SECOND = 4  # slow enough that the words can be read
-TO_READ = 1500  # milliseconds for a caption
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
@@ -112,8 +109,14 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
     captions = json.loads((RECORDINGS / "captions.json").read_text(encoding="utf-8"))
     for step, caption in captions.items():
         steps[int(step)]["said"] = caption
-    how = {"step": -1, "first": FIRST_STEP, "speed": STEPS_A_SECOND, "pause": TO_READ, "keeps_room": True}
-    return {"recorded": recording | {"steps": steps}, **how}
+    return {
+        "recorded": recording | {"steps": steps},
+        "step": -1,
+        "first": 1,  # nothing is in memory before
+        "speed": 4,  # slow enough that the words can be read
+        "pause": 1500,  # milliseconds for a caption
+        "keeps_room": True,
+    }
 
 
 def renamed(texts: dict[str, Any]) -> dict[str, Any]:

@@ -101,9 +101,7 @@ async function ask(number) {
     const texts = body.choices.map((/** @type {any} */ choice) => choice.message.content.trim());
     answers.textContent = texts.join("\n\n");
   } catch (error) {
-    const isUnreachable = error instanceof TypeError;
-    answers.textContent = isUnreachable ? "" : String(error);
-    if (isUnreachable) troubleLine.textContent = UNREACHABLE; // as `look` says it, once
+    answers.textContent = error instanceof TypeError ? "" : String(error); // `look` says the other
   }
 }
 
