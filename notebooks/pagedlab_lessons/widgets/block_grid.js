@@ -16,6 +16,7 @@ import {
 } from "./blocks.js";
 import { setScrollStops } from "./keyboard.js";
 import { classes, find, findInput, html, show } from "./markup.js";
+import { plural } from "./words.js";
 
 /**
  * @import { Owner, PoolModel, Table } from "./blocks.js"
@@ -40,7 +41,6 @@ import { classes, find, findInput, html, show } from "./markup.js";
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
  * @property {string[]} presets names of the examples, after what their list says at first
  * @property {number} usual tokens that the field of the number has at first
- * @property {string[]} said what each block holds
  * @property {number[][]} copies [source, destination] of this step
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
@@ -191,7 +191,8 @@ class GridView extends PoolView {
       const count = counts[blockId];
       const owners = this.readers[blockId];
       const css = blockClass(blockId, count, this.state.copies, { lost: count && !owners.length });
-      return { count, owners, css, said: this.state.said[blockId] };
+      const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
+      return { count, owners, css, said };
     });
     show(find(this.root, ".pl-tables"), this.tables());
     const slider = findInput(this.root, ".pl-scrubber");
@@ -277,9 +278,25 @@ class GridView extends PoolView {
         <div class="pl-strip">${numbers}</div></div>${rows}`;
   }
 
-  /** @param {number | null} blockId */
+  /**
+   * What a block holds, and in which slot its last token is.
+   *
+   * @param {number | null} blockId
+   */
   describe(blockId) {
-    return blockId === null ? POINT : `Block ${blockId}: ${this.state.said[blockId]}`;
+    if (blockId === null) return POINT;
+    const size = this.state.block_size;
+    const said = [`Block ${blockId}: ${plural(this.state.counts[blockId], "reference")}`];
+    let slot = "";
+    for (const { name, index, held } of this.readers[blockId]) {
+      const first = index * size;
+      const offset = held - 1;
+      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
+      said.push(`${name}’s logical block ${index}, ${tokens}`);
+      const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
+      slot = ` · token ${first + offset} is in slot ${place}`;
+    }
+    return said.join(" · ") + slot;
   }
 }
 
