@@ -15,7 +15,7 @@ import {
   tableStrip,
 } from "./blocks.js";
 import { setScrollStops } from "./keyboard.js";
-import { classes, find, findInput, html, show } from "./markup.js";
+import { classes, find, findInput, html, show, showList } from "./markup.js";
 import { plural } from "./words.js";
 
 /**
@@ -194,7 +194,7 @@ class GridView extends PoolView {
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       return { count, owners, css, said };
     });
-    show(find(this.root, ".pl-tables"), this.tables());
+    showList(find(this.root, ".pl-tables"), this.tables());
     const slider = findInput(this.root, ".pl-scrubber");
     // A late answer must not pull back a slider that moves.
     if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
@@ -261,7 +261,7 @@ class GridView extends PoolView {
         <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
   }
 
-  /** The block tables of all sequences, below the numbers of the logical blocks. */
+  /** The numbers of the logical blocks, and below them the block tables of all sequences. */
   tables() {
     const { tables, block_size: size } = this.state;
     const longest = Math.max(0, ...tables.map(({ blocks }) => blocks.length));
@@ -273,9 +273,9 @@ class GridView extends PoolView {
         <button class="pl-name" type="button" role="gridcell"
           tabindex="-1">${tableName(table)}</button>${tableStrip(table, size)}</div>`;
     });
-    return html`<div class="pl-table" aria-hidden="true">
-        <small class="pl-name">logical block</small>
-        <div class="pl-strip">${numbers}</div></div>${rows}`;
+    const header = html`<div class="pl-table" aria-hidden="true">
+        <small class="pl-name">logical block</small><div class="pl-strip">${numbers}</div></div>`;
+    return [header, ...rows];
   }
 
   /**
