@@ -35,7 +35,6 @@ function forked(change = {}) {
       ["fork s0", false],
     ],
     next: { s1: "Append to it." },
-    said: ["2 references", "2 references, s0 and s1", ...Array(6).fill("free")],
     presets: ["Examples …", "beam search"],
     usual: 5,
     calls: "share(0) · share(1)",
@@ -113,9 +112,11 @@ test("a row selects its sequence, a block its readers one after the other", () =
 test("a block that is pointed at is described, and lights up in the tables", () => {
   blockOf(1).focus();
   assert.equal(host.querySelectorAll(".pl-cell.pl-lit").length, 2);
-  assert.equal(find(".pl-detail").textContent, "Block 1: 2 references, s0 and s1");
+  const said = find(".pl-detail").textContent;
+  assert.ok(said.startsWith("Block 1: 2 references · s0’s logical block 1, tokens 4–5 · s1’s"));
+  assert.ok(said.endsWith("token 5 is in slot 1 × 4 + 1 = 5"));
   press("End");
-  assert.equal(find(".pl-detail").textContent, "Block 3: free");
+  assert.equal(find(".pl-detail").textContent, "Block 3: 0 references");
 });
 
 test("a new state is drawn, and the nodes and the focus stay in the widget", () => {
@@ -145,7 +146,7 @@ test("a slider that moves is not pulled back by a late answer", () => {
 
 test("a screen reader hears names and what happened, and the keyboard stops rarely", () => {
   const nameOf = (selector) => find(selector).getAttribute("aria-label");
-  assert.equal(nameOf('.pl-block[data-block="1"]'), "block 1, 2 references, s0 and s1");
+  assert.equal(nameOf('.pl-block[data-block="1"]'), "block 1, 2 references, s0, s1");
   const cell = '[data-sequence="s1"] .pl-cell';
   assert.equal(nameOf(cell), "block 0, s1’s logical block 0, 4 tokens");
   assert.equal(find("[aria-live=polite]").textContent, "fork s0");
@@ -157,13 +158,11 @@ test("a screen reader hears names and what happened, and the keyboard stops rare
 test("what Python says is text", () => {
   const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK };
   const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
-  const said = [ATTACK, ATTACK];
   const words = {
     next: { [ATTACK]: ATTACK },
     alert: ATTACK,
     spoken: ATTACK,
     position: ATTACK,
-    said,
     log,
     challenge,
   };

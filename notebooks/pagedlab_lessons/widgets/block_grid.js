@@ -15,7 +15,8 @@ import {
   tableStrip,
 } from "./blocks.js";
 import { setScrollStops } from "./keyboard.js";
-import { classes, find, findInput, html, show } from "./markup.js";
+import { classes, find, findInput, html, show, showList } from "./markup.js";
+import { plural } from "./words.js";
 
 /**
  * @import { Owner, PoolModel, Table } from "./blocks.js"
@@ -40,7 +41,6 @@ import { classes, find, findInput, html, show } from "./markup.js";
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
  * @property {string[]} presets names of the examples, after what their list says at first
  * @property {number} usual tokens that the field of the number has at first
- * @property {string[]} said what each block holds
  * @property {number[][]} copies [source, destination] of this step
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
@@ -191,9 +191,10 @@ class GridView extends PoolView {
       const count = counts[blockId];
       const owners = this.readers[blockId];
       const css = blockClass(blockId, count, this.state.copies, { lost: count && !owners.length });
-      return { count, owners, css, said: this.state.said[blockId] };
+      const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
+      return { count, owners, css, said };
     });
-    show(find(this.root, ".pl-tables"), this.tables());
+    showList(find(this.root, ".pl-tables"), this.tables());
     const slider = findInput(this.root, ".pl-scrubber");
     // A late answer must not pull back a slider that moves.
     if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
@@ -260,7 +261,7 @@ class GridView extends PoolView {
         <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
   }
 
-  /** The block tables of all sequences, below the numbers of the logical blocks. */
+  /** The numbers of the logical blocks, and below them the block tables of all sequences. */
   tables() {
     const { tables, block_size: size } = this.state;
     const longest = Math.max(0, ...tables.map(({ blocks }) => blocks.length));
@@ -272,14 +273,30 @@ class GridView extends PoolView {
         <button class="pl-name" type="button" role="gridcell"
           tabindex="-1">${tableName(table)}</button>${tableStrip(table, size)}</div>`;
     });
-    return html`<div class="pl-table" aria-hidden="true">
-        <small class="pl-name">logical block</small>
-        <div class="pl-strip">${numbers}</div></div>${rows}`;
+    const header = html`<div class="pl-table" aria-hidden="true">
+        <small class="pl-name">logical block</small><div class="pl-strip">${numbers}</div></div>`;
+    return [header, ...rows];
   }
 
-  /** @param {number | null} blockId */
+  /**
+   * What a block holds, and in which slot its last token is.
+   *
+   * @param {number | null} blockId
+   */
   describe(blockId) {
-    return blockId === null ? POINT : `Block ${blockId}: ${this.state.said[blockId]}`;
+    if (blockId === null) return POINT;
+    const size = this.state.block_size;
+    const said = [`Block ${blockId}: ${plural(this.state.counts[blockId], "reference")}`];
+    let slot = "";
+    for (const { name, index, held } of this.readers[blockId]) {
+      const first = index * size;
+      const offset = held - 1;
+      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
+      said.push(`${name}’s logical block ${index}, ${tokens}`);
+      const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
+      slot = ` · token ${first + offset} is in slot ${place}`;
+    }
+    return said.join(" · ") + slot;
   }
 }
 

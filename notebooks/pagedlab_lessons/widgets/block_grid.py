@@ -201,7 +201,6 @@ class BlockPoolWidget(Page):
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
             "next": {name: self._next(name, bool(problems)) for name in reading.tables},
-            "said": [reading.describe(block_id) for block_id in range(session.num_blocks)],
             "alert": "\n".join(filter(None, [note, last.error, *problems])),
             "spoken": note or last.text,
             "step": session.cursor,

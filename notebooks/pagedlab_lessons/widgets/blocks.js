@@ -342,8 +342,8 @@ export function drawCopyArrows(root, copies) {
     const along = to.offsetTop + (down < 0 ? to.offsetHeight : 0) - y;
     const bend = down ? along / 2 : -16 - Math.abs(across) / 8;
     const angle = (Math.atan2(along - bend, across / 2) * 180) / Math.PI;
-    return html`<g transform="translate(${x} ${y})">
-      <path d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"/>
+    const line = html`d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"`;
+    return html`<g transform="translate(${x} ${y})"><path class="pl-halo" ${line}/><path ${line}/>
       <path d="M-9 -6L0 0L-9 6" transform="translate(${across} ${along}) rotate(${angle})"
         pathLength="1"/></g>`;
   });

@@ -64,35 +64,17 @@ class Reading:
         return sum(count > 1 for count in self.counts)
 
     @cached_property
-    def places(self) -> dict[int, list[tuple[str, int]]]:
-        """Of each block, the sequences that list it, and its number in their tables."""
-        found = defaultdict[int, list[tuple[str, int]]](list)
+    def listed(self) -> dict[int, list[str]]:
+        """Of each block, the names of the sequences that list it, as often as they do."""
+        found = defaultdict[int, list[str]](list)
         for name, table in self.tables.items():
-            for index, block_id in enumerate(table.blocks):
-                found[block_id].append((name, index))
+            for block_id in table.blocks:
+                found[block_id].append(name)
         return found
 
     def readers(self, block_id: int, but: str = "") -> str:
         """Return the names of the sequences whose tables list the block, without one of them."""
-        return " and ".join(name for name, _ in self.places[block_id] if name != but)
-
-    def describe(self, block_id: int) -> str:
-        """Return what a block holds, and in which slot the last token of its last reader is."""
-        count = self.counts[block_id]
-        if not count:
-            return "free"
-        said = [plural(count, "reference")]
-        size = self.block_size
-        slot = "in no table: lost"
-        for name, index in self.places[block_id]:
-            first = index * size
-            offset = self.tables[name].held(index, size) - 1
-            last = first + offset
-            tokens = f"tokens {first}–{last}" if offset else f"token {first}"
-            said.append(f"{name}’s logical block {index}, {tokens}")
-            slot = f"token {last} is in slot {block_id} × {size} + {offset} = "
-            slot += str(block_id * size + offset)
-        return " · ".join([*said, slot])
+        return " and ".join(name for name in self.listed[block_id] if name != but)
 
     def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
         """Return what every grid shows, in JSON's types.
@@ -182,10 +164,10 @@ def _unbalanced(reading: Reading) -> Iterator[str]:
         if len(blocks) != needed:
             yield f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}"
     counts = reading.counts
-    wrong = [i for i, count in enumerate(counts) if count != len(reading.places[i])]
+    wrong = [i for i, count in enumerate(counts) if count != len(reading.listed[i])]
     for block_id in wrong[:MOST_NAMED]:
         count = counts[block_id]
-        times = len(reading.places[block_id])
+        times = len(reading.listed[block_id])
         if not times:
             yield f"no table lists block {block_id}, yet it counts {count}: lost until a reset"
         elif not count:
