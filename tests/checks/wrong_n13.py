@@ -140,7 +140,7 @@ SALT = "json.dumps([tenant, cache_salt])"
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "engine_loop": [
-        ("inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events"),
+        ("inbox.get(block=not busy())", "inbox.get(block=False)", "keeps a core busy"),
         (
             "                work()\n",
             "                work()\n                if busy():\n                    step()\n",
@@ -155,7 +155,7 @@ EDITS = {
         (SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
         (SALT, 'f"{tenant}:{cache_salt}"', "These two must not share blocks"),
         (SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
-        (SALT, "str(__import__('uuid').uuid4())", "These two may share"),
+        (SALT, "str(__import__('uuid').uuid4())", "Two requests of one caller may share blocks."),
         (SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
         (
             SALT,
