@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab_lessons.checks.protocol import Wrong, compared, normal, shape
+from pagedlab_lessons.checks.protocol import Function, Wrong, compared, normal, shape
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -79,7 +79,7 @@ def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
     return (grouped.flatten(1, 2) @ k.permute(1, 2, 0)).unflatten(1, grouped.shape[1:3])
 
 
-def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
+def largest_tensor(function: Function, *args: Any) -> tuple[Any, int]:
     """Call a function and watch the tensors that torch allocates.
 
     Args:
@@ -136,7 +136,7 @@ def _larger_steps() -> list[tuple[Any, ...]]:
     ]
 
 
-def _state_of(function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+def _state_of(function: Function, *args: Any) -> dict[str, Any]:
     """Return m, total and out by name."""
     state = function(*args)
     if not isinstance(state, (tuple, list)) or len(state) != 3:
@@ -185,7 +185,7 @@ merge_halves = compared(
 )(merge_states)
 
 
-def _scores(function: Callable[..., Any], heads: int, kv_heads: int, n: int) -> Any:
+def _scores(function: Function, heads: int, kv_heads: int, n: int) -> Any:
     """Return scores of random queries and 9 keys, or `Wrong` if keys were repeated in memory."""
     randn = normal()
     q = randn(n, heads, 16)

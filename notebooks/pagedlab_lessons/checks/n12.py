@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Wrong, compared, trying
+from pagedlab_lessons.checks.protocol import Function, Wrong, compared, trying
 
 
 def _after_draft(
-    roll_back: Callable[..., Any], known: int, drafted: int, accepted: int, num_forks: int
+    roll_back: Function, known: int, drafted: int, accepted: int, num_forks: int
 ) -> str:
     """Return what a table holds after a draft and its rollback."""
     pool, (table, *siblings) = family(known, 4, num_forks)
@@ -73,7 +73,7 @@ def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
     return [*drafted[:right], own[right]]
 
 
-def _outcome(rule: Callable[..., Any], p: list[float], q: list[float]) -> dict[str, Any]:
+def _outcome(rule: Function, p: list[float], q: list[float]) -> dict[str, Any]:
     """Return how the outcome of a rule is distributed, and the share of drafts that it accepts."""
     accepted = 0.0
     outcome = [0.0] * len(p)

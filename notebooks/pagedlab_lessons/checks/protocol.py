@@ -79,7 +79,8 @@ MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 _COLORS = {"passed": GREEN, "failed": VERMILION}
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
-_Right = TypeVar("_Right", bound=Callable[..., Any])
+Function = Callable[..., Any]
+_Right = TypeVar("_Right", bound=Function)
 
 
 # Results ------------------------------------------------------------------------------------------
@@ -221,10 +222,7 @@ def compared(
             return proves.replace("{}", str(len(kept)))
 
         compare_all.__module__ = right.__module__
-        doc = inspect.cleandoc(right.__doc__ or "")
-        if inspect.isfunction(right):
-            doc += f"\n\nYour function is called like {right.__name__}{inspect.signature(right)}."
-        compare_all.__doc__ = doc
+        compare_all.__doc__ = right.__doc__
         _register(name or right.__name__, compare_all)
         return right
 
@@ -377,14 +375,14 @@ def trying(
 
 
 def compare(
-    answer: Callable[..., Any],
-    right: Callable[..., Any],
+    answer: Function,
+    right: Function,
     cases: Sequence[tuple[Any, ...]],
     why: Callable[..., str] | None = None,
     *,
-    through: Callable[..., Any] | None = None,
+    through: Function | None = None,
     told: Callable[..., Sequence[str]] | None = None,
-    mistakes: Mapping[str, Callable[..., Any]] | None = None,
+    mistakes: Mapping[str, Function] | None = None,
     within: float = 1e-9,
 ) -> None:
     """Call `answer` and `right` with each case.
@@ -406,7 +404,7 @@ def compare(
     """
     name = getattr(answer, "__name__", "answer")
 
-    def result(function: Callable[..., Any], case: tuple[Any, ...]) -> Any:
+    def result(function: Function, case: tuple[Any, ...]) -> Any:
         given = copy.deepcopy(case)
         return through(function, *given) if through else function(*given)
 
@@ -487,7 +485,7 @@ def is_tensor(x: Any) -> bool:
     return type(x).__name__ == "Tensor"
 
 
-def normal(seed: int = 0) -> Callable[..., Any]:
+def normal(seed: int = 0) -> Function:
     """Return `torch.randn` in fp64, which gives the same numbers each time it is made.
 
     Args:
