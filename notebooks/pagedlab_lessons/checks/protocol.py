@@ -28,7 +28,6 @@ from typing import Any, Literal, TypeVar
 
 from pagedlab_lessons.colors import GREEN, NEUTRAL, VERMILION
 from pagedlab_lessons.readers_code import (
-    MAX_STEPS,
     StillRunning,
     bounded,
     explain,
@@ -344,7 +343,6 @@ def trying(
     message: str = "Your code raises an error.",
     setup: str = "",
     expected: object = "no error",
-    steps: int = MAX_STEPS,
 ) -> Iterator[None]:
     """Run a reader's code in this block, with a limit of steps.
 
@@ -356,10 +354,9 @@ def trying(
         message: what to say about an error.
         setup: the line that the operations begin with.
         expected: what should have come out.
-        steps: after which the code counts as endless.
     """
     try:
-        with bounded(steps):
+        with bounded():
             yield
     except (NotImplementedError, KeyboardInterrupt):
         raise
@@ -370,8 +367,7 @@ def trying(
     except BaseException as error:  # exit() and its kin too: the reader gets a verdict
         if isinstance(error, StillRunning):
             message = "Your code does not end."
-        cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
-        raise Wrong(message, expected, explain(cause), *operations, setup=setup) from None
+        raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
 
 
 def compare(
