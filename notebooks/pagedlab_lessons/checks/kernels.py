@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from triton.runtime.errors import InterpreterError
 
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks.protocol import Wrong, compare, exercise, first_wrong, shown, trying
@@ -182,7 +181,7 @@ def _watch(memory: Memory, launch: Callable[[], object]) -> None:
                 memory.run(launch)
             except Outside as error:
                 raise _outside(error) from None
-            except InterpreterError as error:  # it wraps the kernel's own error
+            except Exception as error:  # the interpreter wraps the kernel's own error
                 raise error.__cause__ or error from None
     except Wrong as wrong:
         named = [said for part, said in BEGINNERS.items() if part in str(wrong.got)]
