@@ -275,7 +275,7 @@ def half_of(n):
     return 1 / n
 
 
-@pytest.mark.parametrize("cases", [[5], [(1,), [1, 2]]])
+@pytest.mark.parametrize("cases", [[], [5], [(1,), [1, 2]]])
 def test_cases_are_tuples_of_arguments(cases):
     with pytest.raises(ValueError, match="each case of compared is a tuple of arguments"):
         compared("Right.", cases)

@@ -188,7 +188,7 @@ def exercise_of_methods(*methods: str) -> Callable[[Callable[[Any], str]], Check
 
 def compared(
     proves: str,
-    cases: Sequence[tuple[Any, ...]] = (),
+    cases: Sequence[tuple[Any, ...]],
     *,
     name: str = "",
     **options: Any,
@@ -205,9 +205,9 @@ def compared(
         options: of `compare`, such as `why`.
 
     Raises:
-        ValueError: If the cases are no list of tuples, or the series has a check of this name.
+        ValueError: If there is no case, or one is no tuple, or the series has a check of this name.
     """
-    if not all(isinstance(case, tuple) for case in cases):
+    if not cases or not all(isinstance(case, tuple) for case in cases):
         raise ValueError(
             f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
         )
@@ -257,7 +257,7 @@ def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) 
                     return CheckResult("not attempted", message)
                 return CheckResult("not finished", f"Written: {', '.join(written)}. {message}")
             found = function(answer)
-            # Another process may have judged.
+            # Another check may have judged.
             return found if isinstance(found, CheckResult) else CheckResult("passed", found)
     except KeyboardInterrupt:
         raise
