@@ -62,8 +62,6 @@ class Empty: ...
         (Empty, ["Empty"]),
         (returns_none, []),
         (0, []),
-        ([], []),
-        (len, []),
         (BlockPool, []),
         (lambda n: n, []),
     ],
@@ -78,8 +76,6 @@ def test_stubs_are_not_attempted_and_say_what_is_left():
     assert "Still to write: allocate, num_free." in result.message
     assert result.message.startswith("Written: ")
     assert check.slot(raises_not_implemented).status == "not attempted"
-    table = type("MyTable", (BlockTable,), {"fork": raises_not_implemented})
-    assert check.copy_on_write(table).status == "not attempted"
 
 
 # What a reader's code may do ----------------------------------------------------------------------------------
@@ -102,16 +98,11 @@ def test_an_endless_loop_fails_with_the_operations_that_led_there():
     assert "it is still running after 1,000,000 steps" in result.got
 
 
-def test_endless_recursion_and_errors_show_the_line_they_come_from():
-    class Recurses(BlockTable):
-        def fork(self):
-            return self.fork()
-
+def test_an_error_shows_the_line_that_it_comes_from():
     class Divides(BlockTable):
         def append(self, n=1):
             return n // 0
 
-    assert "RecursionError" in check.copy_on_write(Recurses).got
     got = check.copy_on_write(Divides).got
     assert got.startswith("ZeroDivisionError")
     assert "append: return n // 0" in got
@@ -164,12 +155,6 @@ def test_no_answer_leaves_a_check_as_an_error(name, make):
     assert getattr(check, name)(make()).status == "failed"
 
 
-def test_a_value_without_a_text_is_a_wrong_value():
-    result = check.slot(lambda *case: Unprintable())
-    assert result.status == "failed"
-    assert "ValueError: no text" in result.got
-
-
 @pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop"])
 def test_an_interrupt_by_the_reader_goes_through(name):
     with pytest.raises(KeyboardInterrupt):
@@ -198,16 +183,6 @@ def test_an_answer_that_sleeps_or_swallows_everything_is_stopped(monkeypatch):
         assert signal.getsignal(signal.SIGALRM) is before
 
 
-def test_without_an_alarm_a_slow_answer_is_stopped_at_its_next_call(monkeypatch):
-    def slow(*case):
-        return slow(*case)
-
-    monkeypatch.setattr(readers_code, "HAS_ALARM", False)
-    monkeypatch.setattr(readers_code, "MAX_SECONDS", 0)
-    result = check.slot(slow)
-    assert "it is still running after 0 seconds" in result.got
-
-
 def test_a_check_in_another_thread_has_no_alarm_and_works():
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(check.slot, raises(ValueError("mine"))).result().status == "failed"
@@ -219,9 +194,6 @@ def test_a_check_in_another_thread_has_no_alarm_and_works():
         ("slot", lambda *case: list(range(10**6))),
         ("kept_tokens", raises(ValueError("x" * 10**6))),
         ("table_by_hand", list(range(10**6))),
-        ("useless_holes", list(range(10**6))),
-        ("order_of_frees", ["a"] * 10**6),
-        ("broken_pools", {"A": "x" * 10**6}),
         ("foreign_kv", ["A" * 10**6, 1]),
     ],
 )
@@ -237,7 +209,6 @@ def test_a_long_result_is_shortened(name, answer):
     [
         ("kept_tokens", lambda drafted, own: np.array(drafted), "ndarray"),
         ("latencies", lambda *case: np.zeros(2), "ndarray"),
-        ("slot", lambda *case: np.arange(3), "ndarray"),
         ("attend_one", lambda q, *rest: q.numpy(), "ndarray"),
         ("softmax_step", lambda *state: [x.numpy() for x in state[:3]], "ndarray"),
         ("wire_bytes", lambda *case: "text", "str"),
@@ -304,7 +275,7 @@ def half_of(n):
     return 1 / n
 
 
-@pytest.mark.parametrize("cases", [[5], [(1,), [1, 2]]])
+@pytest.mark.parametrize("cases", [[], [5], [(1,), [1, 2]]])
 def test_cases_are_tuples_of_arguments(cases):
     with pytest.raises(ValueError, match="each case of compared is a tuple of arguments"):
         compared("Right.", cases)
@@ -321,17 +292,13 @@ def test_a_teachers_mistake_is_found_where_the_check_is_written(right, why, erro
 
 
 @pytest.mark.parametrize("register", [compared("Right.", [(1,)]), exercise, exercise_of_methods("append")])
-@pytest.mark.parametrize("name", ["slot", "block_pool"])
-def test_a_teacher_cannot_replace_a_check_of_the_series(register, name):
-    def check_mine(answer):
+def test_a_teacher_cannot_replace_a_check_of_the_series(register):
+    def slot(answer):
         """A class."""
         return "Right."
 
-    check_mine.__name__ = name
-    before = dict(REGISTERED)
-    with pytest.raises(ValueError, match=f"the series has a check '{name}'; choose a name"):
-        register(check_mine)
-    assert before == REGISTERED
+    with pytest.raises(ValueError, match="the series has a check 'slot'; choose a name"):
+        register(slot)
 
 
 def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
@@ -388,7 +355,6 @@ def test_an_unknown_check_names_those_there_are():
 def test_help_describes_the_answer_and_the_result():
     said = pydoc.render_doc(check.slot, renderer=pydoc.plaintext)
     assert "slot(answer: 'Any') -> 'CheckResult'" in said
-    assert "Your function is called like slot(block_ids: collections.abc.Sequence[int], position: int" in said
     assert "The answer: A class with BlockPool's verbs." in (check.block_pool.__doc__ or "")
 
 

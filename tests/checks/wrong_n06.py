@@ -60,7 +60,7 @@ EDITS = {
         (
             "new_m = torch.maximum",
             "m = torch.full_like(m, -torch.inf)\n    new_m = torch.maximum",
-            "m differs.",
+            "total differs.",
         ),
         ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs."),
         ("base = new_m.masked_fill", "new_m = base = new_m.masked_fill", "m differs."),

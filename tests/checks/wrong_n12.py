@@ -61,11 +61,11 @@ EDITS = {
         ("drafted[n] == own[n]", "drafted[n] is own[n]"),
     ],
     "acceptance_rule": [
-        ("[x / total for x in rest] if total else p", "rest", "do not add up to 1"),
+        ("[x / total for x in rest] if total else p", "rest", "distribution add up to 1?"),
         (
             "min(1.0, p[token] / q[token]), [x / total for x in rest] if total else p",
             "p[token], [x / total for x in rest] if total else rest",
-            "every draft is right: accept it",
+            "The distribution differs.",
         ),
         (
             "min(1.0, p[token] / q[token])",

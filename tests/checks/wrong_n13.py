@@ -140,7 +140,7 @@ SALT = "json.dumps([tenant, cache_salt])"
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "engine_loop": [
-        ("inbox.get(block=not busy())", "inbox.get(block=False)", "The order of events"),
+        ("inbox.get(block=not busy())", "inbox.get(block=False)", "keeps a core busy"),
         (
             "                work()\n",
             "                work()\n                if busy():\n                    step()\n",
@@ -149,29 +149,21 @@ EDITS = {
         ("                work()\n", "                pass\n", "it waits at the inbox while there is work to do: A"),
     ],
     "closed_salt": [
-        (SALT, '"salt"', "These two must not share blocks"),
         (SALT, "tenant", "These two must not share blocks"),
-        (SALT, "cache_salt or tenant", "These two must not share blocks"),
         (SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
-        (SALT, 'f"{tenant}:{cache_salt}"', "These two must not share blocks"),
         (SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
-        (SALT, "str(__import__('uuid').uuid4())", "These two may share"),
+        (SALT, "str(__import__('uuid').uuid4())", "Two requests of one caller may share blocks."),
         (SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
         (
             SALT,
             "str(hash((tenant, cache_salt)))",
             "bits at most",
         ),
-        (SALT, 'json.dumps([tenant or "", cache_salt or ""])', "These two must not share blocks"),
         (SALT, 'json.dumps([tenant or "", cache_salt])', "These two must not share blocks"),
         (SALT, 'f"{tenant}|{cache_salt}"', "These two must not share blocks"),
         (SALT, 'f"{tenant}{chr(0)}{cache_salt}"', "These two must not share blocks"),
-        (SALT, 'f"{cache_salt} of {tenant}"', "These two must not share blocks"),
-        (SALT, 'f"{tenant!r}{cache_salt}"', "These two must not share blocks"),
         (SALT, "f\"('{tenant}', '{cache_salt}')\"", "These two must not share blocks"),
         (SALT, "json.dumps([tenant, cache_salt]).lower()", "These two must not share blocks"),
-        (SALT, 'json.dumps([tenant, cache_salt]).replace(" ", "")', "These two must not share blocks"),
-        (SALT, "json.dumps([tenant, cache_salt])[:64]", "These two must not share blocks"),
         (SALT, "json.dumps([tenant, cache_salt])[-256:]", "These two must not share blocks"),
         (SALT, "__import__('unicodedata').normalize('NFKC', repr([tenant, cache_salt]))", "must not share blocks"),
         *(

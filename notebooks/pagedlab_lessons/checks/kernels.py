@@ -180,6 +180,8 @@ def _watch(memory: Memory, launch: Callable[[], object]) -> None:
                 memory.run(launch)
             except Outside as error:
                 raise _outside(error) from None
+            except Exception as error:  # the interpreter wraps the kernel's own error
+                raise error.__cause__ or error from None
     except Wrong as wrong:
         named = [said for part, said in BEGINNERS.items() if part in str(wrong.got)]
         wrong.args = (*named, *wrong.args)[:1]
@@ -262,46 +264,40 @@ def _outside(error: Outside) -> Wrong:
     return Wrong(f"It {error.verb}s outside of {error.name}: {hint}", inside, got)
 
 
-def _programs(accesses: list[Any]) -> dict[int, list[Any]]:
-    """Return the programs that load or store each element."""
-    programs = defaultdict[int, set[Any]](set)
+def _programs(accesses: list[Any], name: str, shape: Sequence[int]) -> dict[str, set[Any]]:
+    """Return the programs that load or store each element of a tensor, such as "out[0, 1]"."""
+    programs = defaultdict[str, set[Any]](set)
     for access in accesses:
-        for element in access.elements.tolist():
-            programs[element].add(access.program)
-    return {element: sorted(each) for element, each in programs.items()}
-
-
-def _at(shape: Sequence[int], element: int) -> list[int]:
-    """Return the indices of an element that is given by its place in the flat tensor."""
-    return [int(place) for place in np.unravel_index(element, shape)]
+        for index in zip(*np.unravel_index(access.elements, shape), strict=True):
+            programs[f"{name}{[*map(int, index)]}"].add(access.program)
+    return programs
 
 
 def _check_stores(memory: Memory, expected: Numbers) -> None:
     """Raise `Wrong` unless exactly one program stores each element of the outputs."""
     for out, numbers in expected.items():
-        programs = _programs(memory.stores[out])
-        for element, storing in programs.items():
-            if len(storing) > 1:
+        programs = _programs(memory.stores[out], out, numbers.shape)
+        for index in np.ndindex(*numbers.shape):
+            element = f"{out}{[*index]}"
+            count = len(programs[element])
+            message = f"Not all of {out} is written."
+            if count > 1:
                 message = (
                     f"Two programs store the same element of {out}. Each has its own share: its "
                     "number says\nwhich one, and a mask keeps it from its neighbour's."
                 )
-                one = f"one program stores {out}{_at(numbers.shape, element)}"
-                raise Wrong(message, one, f"programs {storing[0]} and {storing[1]} both do")
-        every = f"all {numbers.numel()} elements of {out} stored"
-        missing = [element for element in range(numbers.numel()) if element not in programs]
-        if missing:
-            none = f"no program stores {out}{_at(numbers.shape, missing[0])}"
-            raise Wrong(f"Not all of {out} is written.", every, none)
+            if count != 1:
+                stored = f"{count or 'no'} programs store {element}"
+                raise Wrong(message, f"one program stores {element}", stored)
 
 
 def _check_loads(memory: Memory, shape: Sequence[int]) -> None:
     """Raise `Wrong` if several programs load the same element of the keys."""
-    for element, programs in _programs(memory.loads["k_cache"]).items():
+    for element, programs in _programs(memory.loads["k_cache"], "k_cache", shape).items():
         if len(programs) > 1:
             message = (
                 "Several programs load the same keys. Each has its own: those of its KV head, and "
                 "of its split."
             )
-            some = f"{len(programs)} of them load k_cache{_at(shape, element)}"
+            some = f"{len(programs)} of them load {element}"
             raise Wrong(message, "one program for each element of the keys", some)

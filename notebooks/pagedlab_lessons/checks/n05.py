@@ -4,9 +4,9 @@ The two naive caches that the notebook runs are here too. Use neither: both serv
 values.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
@@ -233,11 +233,11 @@ def prefix_cache(answer: type) -> str:
 
     It is made with a pool, the real one.
     """
-    evicts = partial(cache_trial, answer, 6, exact=False)
-    starts = [partial(cache_trial, answer, 64), evicts, partial(cache_trial, answer, 64, 3)]
+    trial = partial(cache_trial, answer)
+    starts = [partial(trial, 64), partial(trial, 6, exact=False), partial(trial, 64, 3)]
     search(starts, sequences=200, walks=24, length=12)
-    replay(evicts, _ORPHAN)
-    replay(partial(cache_trial, answer, 6), _ONE_LOST)
+    replay(starts[1], _ORPHAN)
+    replay(partial(trial, 6), _ONE_LOST)
     return (
         "Your cache finds what ours finds, never a block with another past, and keeps no unused "
         "block from the pool.\nIn a pool of six blocks, where almost every request evicts one, it "
@@ -245,20 +245,17 @@ def prefix_cache(answer: type) -> str:
     )
 
 
-Cached = tuple[dict[int, int], dict[int, int | None]]  # when each block was last used; its parent
+_TREE = {7: None, 3: 7, 5: 3, 2: 7, 4: None}  # the parent of each block
 
 
-def _random_cache(chance: random.Random) -> Cached:
-    """Return a tree of blocks, used in random order; a parent is used whenever its child is."""
-    blocks = chance.sample(range(10), chance.randint(2, 8))
-    tree = {block: chance.choice([None, *blocks[:i]]) for i, block in enumerate(blocks)}
+def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
+    """Return when each block was last used, its descendants included, and its parent."""
     last_used: dict[int, int] = {}
-    for time in range(1, chance.randint(3, 7)):
-        block: int | None = chance.choice(blocks)
+    for time, block in enumerate(blocks, 1):
         while block is not None:
             last_used[block] = time
-            block = tree[block]
-    return last_used, {block: tree[block] for block in last_used}
+            block = _TREE[block]
+    return last_used, {block: _TREE[block] for block in last_used}
 
 
 def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
@@ -278,7 +275,7 @@ def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None])
 
 @compared(
     "Right in all {} caches tried: the evicted block is never one that others need to be found.",
-    sorted(map(_random_cache, [random.Random(2)] * 65), key=lambda cache: len(cache[0])),
+    [_used(*blocks) for n in (1, 2, 3) for blocks in product(_TREE, repeat=n)],
     why=_why_evicted,
 )
 def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:

@@ -13,6 +13,7 @@ too; the notebook uses them until the reader's own pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab_lessons.checks.protocol import Wrong, compared, normal, shape
+from pagedlab_lessons.checks.protocol import Function, Wrong, compared, normal, shape
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -78,7 +79,7 @@ def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
     return (grouped.flatten(1, 2) @ k.permute(1, 2, 0)).unflatten(1, grouped.shape[1:3])
 
 
-def largest_tensor(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
+def largest_tensor(function: Function, *args: Any) -> tuple[Any, int]:
     """Call a function and watch the tensors that torch allocates.
 
     Args:
@@ -116,54 +117,26 @@ class _Allocations(TorchDispatchMode):
         return made
 
 
-# Scores of two blocks, the smallest first: of one query, then of several. A block of `_NONE` is
-# masked out.
-_NONE = [-inf, -inf]
-_PAIRS: list[Any] = [
-    *(
-        ([first], [second])
-        for first, second in (
-            ([1, 3], [2, 0]),
-            ([1, 3], [5, 4]),
-            ([2, 2], [2, 1]),
-            ([0, 1], [1000, 999]),
-            ([1000, 999], [0, 1]),
-            ([-1e6, -1e6 + 1], [-1e6 + 2, -1e6]),
-            ([1, -inf], [-inf, 2]),
-            ([1, 3], _NONE),
-            (_NONE, [-1000, -1001]),
-            (_NONE, _NONE),
-        )
-    ),
-    ([[1, 2], _NONE, [7, 7]], [[3, -inf], [0, 1], _NONE]),
+# Blocks of two scores, the simplest first; the last one is masked out.
+_BLOCKS = [
+    torch.tensor([scores], dtype=torch.float64)
+    for scores in ([1, 3], [5, 4], [1000, 999], [-1e6, -1e6 + 1], [1, -inf], [-inf, -inf])
 ]
+_V = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+_START = (_V[:1] - inf, _V[:1] * 0, _V[:1] * 0)
+_AFTER: list[State] = [online_step(*_START, scores, _V) for scores in _BLOCKS]
 
 
-def _after(*scores: Any) -> tuple[State, Tensor]:
-    """Return the state after blocks of two keys with these scores, and the next block's values."""
-    v = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    m = torch.full((len(scores[0]), 1), -inf, dtype=torch.float64)
-    state: State = m, torch.zeros_like(m), torch.zeros_like(m)
-    for number, block in enumerate(scores[:-1], 1):
-        state = online_step(*state, torch.tensor(block, dtype=torch.float64), number * v)
-    return state, len(scores) * v
-
-
-def _steps() -> list[tuple[Any, ...]]:
-    """Return steps over small blocks, then over larger ones: of one head, and of groups."""
-    steps: list[tuple[Any, ...]] = []
-    for first, second in [*_PAIRS, ([_NONE], [[2.0, 4.0]])]:
-        for blocks in ([first], [first, second]):
-            state, v = _after(*blocks)
-            steps.append((*state, torch.tensor(blocks[-1], dtype=torch.float64), v))
+def _larger_steps() -> list[tuple[Any, ...]]:
+    """Return a step over several queries of one head, and one of groups of heads."""
     randn = normal()
-    for rows, heads in (((3,), ()), ((2, 4, 3), (2, 1))):
-        state = randn(*rows, 1), randn(*rows, 1).exp(), randn(*rows, 6)
-        steps.append((*state, randn(*rows, 8) * 10, randn(*heads, 8, 6)))
-    return steps
+    return [
+        (randn(*rows, 1), randn(*rows, 1).exp(), randn(*rows, 6), randn(*rows, 8), randn(*v, 8, 6))
+        for rows, v in (((3,), ()), ((2, 4, 3), (2, 1)))
+    ]
 
 
-def _state_of(function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+def _state_of(function: Function, *args: Any) -> dict[str, Any]:
     """Return m, total and out by name."""
     state = function(*args)
     if not isinstance(state, (tuple, list)) or len(state) != 3:
@@ -192,7 +165,10 @@ def _divided(function: Callable[..., State]) -> dict[str, Callable[..., State]]:
 
 softmax_step = compared(
     "One multiplication corrects the past, and a block that is masked out changes nothing.",
-    _steps(),
+    [
+        *((*state, scores, 2 * _V) for state, scores in product([_START, *_AFTER], _BLOCKS)),
+        *_larger_steps(),
+    ],
     name="softmax_step",
     through=_state_of,
     mistakes=_divided(online_step),
@@ -201,7 +177,7 @@ softmax_step = compared(
 merge_halves = compared(
     "Right for any cut, in either order, with an empty half too. Keep it: it is the split-KV of "
     "notebook 07.",
-    [(_after(a, a)[0], _after(b, b)[0]) for a, b in _PAIRS],
+    [*product([*_AFTER, _START], repeat=2)],
     name="merge_halves",
     through=_state_of,
     mistakes=_divided(merge_states),
@@ -209,7 +185,7 @@ merge_halves = compared(
 )(merge_states)
 
 
-def _scores(function: Callable[..., Any], heads: int, kv_heads: int, n: int) -> Any:
+def _scores(function: Function, heads: int, kv_heads: int, n: int) -> Any:
     """Return scores of random queries and 9 keys, or `Wrong` if keys were repeated in memory."""
     randn = normal()
     q = randn(n, heads, 16)

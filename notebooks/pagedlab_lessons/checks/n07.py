@@ -7,6 +7,7 @@ runs the kernels.
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,6 +81,14 @@ def _largest(g: Any) -> Any:
     return g.m.maximum(g.s.max())
 
 
+def _padded(g: Any) -> Any:
+    """Return `g` with zeros after its scores and values, up to a whole tile."""
+    after = -len(g.s) % g.TILE
+    s = torch.nn.functional.pad(g.s, (0, after))
+    v = torch.nn.functional.pad(g.v, (0, 0, 0, after))
+    return SimpleNamespace(**vars(g) | {"s": s, "v": v})
+
+
 puzzle(
     "online_step",
     {
@@ -114,6 +123,9 @@ puzzle(
         ),
         "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
         "larger one.": lambda g: _after(g, g.s.max()[None]),
+        "Places after the last score count as scores of 0. They have to be minus infinity.": (
+            lambda g: _after(_padded(g), _largest(_padded(g)))
+        ),
         NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
     },
     "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
@@ -186,9 +198,18 @@ def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
     return out
 
 
-def _zeros_after(x: Any, tile: int) -> Any:
-    """Return x with zeros appended up to a whole tile."""
-    return torch.cat([x, x.new_zeros(-len(x) % tile)])
+def _tile_by_tile(g: Any, pads: bool = False, **corrects: bool) -> Any:
+    """Return the output if tiles are padded with zeros, or if not all is corrected (`_after`)."""
+
+    def end(scores: Any, values: Any) -> Any:
+        m, total, acc = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(g.DIM)
+        for s, v in zip(scores.split(g.TILE), values.split(g.TILE), strict=True):
+            tile = SimpleNamespace(m=m, total=total, acc=acc, s=s, v=v, TILE=g.TILE)
+            tile = _padded(tile) if pads else tile
+            m, total, acc = _after(tile, _largest(tile), **corrects)
+        return acc / total
+
+    return _by_head(g, end)
 
 
 OF_ATTENTION: Mistakes = {
@@ -202,8 +223,14 @@ OF_ATTENTION: Mistakes = {
     "Every sequence reads the first one's table: the next row is table_stride further.": (
         lambda g: _given(g, tables=g.tables[:1].expand_as(g.tables))
     ),
+    "The sum so far is not corrected for a new maximum.": (
+        lambda g: _tile_by_tile(g, corrects_total=False)
+    ),
+    "The output so far is not corrected for a new maximum.": (
+        lambda g: _tile_by_tile(g, corrects_acc=False)
+    ),
     "Places after the end count as scores of 0. They have to be minus infinity.": (
-        lambda g: _by_head(g, lambda s, v: _zeros_after(s, g.TILE).softmax(0)[: len(s)] @ v)
+        lambda g: _tile_by_tile(g, pads=True)
     ),
 }
 

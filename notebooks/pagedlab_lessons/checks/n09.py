@@ -333,12 +333,11 @@ class Cheapest(Scheduler):
         return min(others, key=_tokens_lost, default=self.running[0])
 
 
-def _why_shorter(
+def _times(
     tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float
-) -> str:
-    moved = 2 * tokens * kv_bytes / bandwidth
-    computed = 2 * tokens * parameters / flops
-    return f"A swap takes {1000 * moved:.4g} ms, recomputing {1000 * computed:.4g} ms."
+) -> tuple[float, float]:
+    """Return the seconds of a swap and those of a forward pass."""
+    return 2 * tokens * kv_bytes / bandwidth, 2 * tokens * parameters / flops
 
 
 @compared(
@@ -349,7 +348,7 @@ def _why_shorter(
         (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
         *product((1, 100), (1000, 1500, 700), (1e9, 2e9, 0.5e9), (1e6, 2e6), (1e12, 1.5e12)),
     ],
-    why=_why_shorter,
+    why=lambda *case: "A swap takes {:.4g} s, recomputing {:.4g} s.".format(*_times(*case)),
 )
 def swap_or_recompute(
     tokens: int, kv_bytes: int, bandwidth: float, parameters: float, flops: float
@@ -358,8 +357,7 @@ def swap_or_recompute(
 
     These are: moving the KV of these tokens out and back, or their forward pass again.
     """
-    moved = 2 * tokens * kv_bytes / bandwidth
-    computed = 2 * tokens * parameters / flops
+    moved, computed = _times(tokens, kv_bytes, bandwidth, parameters, flops)
     return "swap" if moved < computed else "recompute"
 
 

@@ -40,8 +40,7 @@ def _sum_of_parts(part: Callable[..., Any], hidden: int, width: int, size: int) 
     [(2, 2, 1), (2, 2, 2), (3, 4, 2), (4, 6, 3), (8, 16, 4), (16, 8, 8)],
     through=_sum_of_parts,
     told=lambda hidden, width, size: [
-        f"hidden size {hidden}, MLP width {width}",
-        *(f"mlp_part(gate, up, down, rank={rank}, size={size})" for rank in range(size)[:4]),
+        f"mlp_part(gate, up, down, rank, {size})  # hidden size {hidden}, MLP width {width}"
     ],
     why=lambda hidden, width, size: (
         "The sum over the ranks has to be the whole MLP's output, here of one token."

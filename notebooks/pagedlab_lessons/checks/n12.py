@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Wrong, compared, trying
+from pagedlab_lessons.checks.protocol import Function, Wrong, compared, trying
 
 
 def _after_draft(
-    roll_back: Callable[..., Any], known: int, drafted: int, accepted: int, num_forks: int
+    roll_back: Function, known: int, drafted: int, accepted: int, num_forks: int
 ) -> str:
     """Return what a table holds after a draft and its rollback."""
     pool, (table, *siblings) = family(known, 4, num_forks)
@@ -73,34 +73,22 @@ def kept_tokens(drafted: Sequence[int], own: Sequence[int]) -> list[int]:
     return [*drafted[:right], own[right]]
 
 
-def _outcome(rule: Callable[..., Any], p: list[float], q: list[float]) -> dict[str, Any]:
+def _outcome(rule: Function, p: list[float], q: list[float]) -> dict[str, Any]:
     """Return how the outcome of a rule is distributed, and the share of drafts that it accepts."""
     accepted = 0.0
     outcome = [0.0] * len(p)
     for token, chance in enumerate(q):
         if not chance:
             continue
-        accept, replacement = _decision(rule(p[:], q[:], token), p == q)
+        accept, replacement = rule(p[:], q[:], token)
+        if not 0 <= accept <= 1:
+            message = "What you return first is no probability."
+            raise Wrong(message, "a number between 0 and 1", f"{accept:.3g}")
         accepted += chance * accept
         outcome[token] += chance * accept
         for other, share in enumerate(replacement):
             outcome[other] += chance * (1 - accept) * float(share)
     return {"The distribution": outcome, "The share of accepted drafts": accepted}
-
-
-def _decision(pair: Any, are_equal: bool) -> Any:
-    """Return a rule's result, if it is a probability and a distribution."""
-    accept, replacement = pair
-    if not -1e-9 <= accept <= 1 + 1e-9:
-        message = "What you return first is no probability."
-        raise Wrong(message, "a number between 0 and 1", f"{accept:.3g}")
-    total = sum(map(float, replacement))
-    if accept < 1 - 1e-9 and abs(total - 1) > 1e-9:
-        message = "The replacement's probabilities do not add up to 1."
-        if are_equal:
-            message = "p and q are the same here, so every draft is right: accept it with 1."
-        raise Wrong(message, "a sum of 1", f"{total:.3g}")
-    return pair
 
 
 @compared(
@@ -118,7 +106,7 @@ def _decision(pair: Any, are_equal: bool) -> Any:
     told=lambda p, q: [f"acceptance_rule(p={p}, q={q}, token)  # for each token of q"],
     why=lambda p, q: (
         "Drafts drawn from q and put through your rule must come out distributed as p, and it must "
-        "accept all that it can."
+        "accept all that it can. Does the replacement's distribution add up to 1?"
     ),
 )
 def acceptance_rule(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:

@@ -3,15 +3,13 @@
 import queue
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from itertools import product
-from math import log2
+from math import inf, log2
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks.n05 import Served
 from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
 from pagedlab_lessons.readers_code import StillRunning
 from pagedlab_serve.engine_thread import run_loop
@@ -21,7 +19,7 @@ from pagedlab_serve.engine_thread import run_loop
 
 # A message: its name, the step before which it arrives, the steps it asks for. A message that asks
 # for no step, such as a look at the metrics, has 0.
-Arrival = tuple[str, int, int]
+Arrival = tuple[str, float, int]
 NONE = "None"  # the name of None, which means stop; it also comes after all other messages
 
 
@@ -34,24 +32,27 @@ class Desk:
         script: the messages, in the order of their arrival.
     """
 
-    def __init__(self, script: list[Arrival]) -> None:
-        self.coming = list(script)
+    def __init__(self, script: Sequence[Arrival]) -> None:
+        self.coming = [*script, (NONE, inf, 0)]
         self.taken: list[str] = []  # taken out of the inbox and not run yet
         self.left: dict[str, int] = {}  # steps left of each request
-        self.now = 0
+        self.now = 0.0
         self.idle_looks = 0
-        self.ended = False  # whether None was taken
         self.diary: list[str] = []
 
     def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
-        """Return a message, as `queue.SimpleQueue.get` does; once, after all of them, None."""
+        """Return a message, as `queue.SimpleQueue.get` does; after all others, None."""
         if self.empty():
             if not block:
                 raise queue.Empty
-            self._sleep()
-        name, _, steps = self.coming.pop(0) if self.coming else (NONE, 0, 0)
+            work = ", ".join([*self.taken, *self.left])
+            if work:
+                raise StillRunning(f"it waits at the inbox while there is work to do: {work}")
+            if not self.coming:
+                raise StillRunning("it waits at the inbox after None, which means stop")
+            self.now = self.coming[0][1]  # it sleeps until the next message
+        name, _, steps = self.coming.pop(0)
         if name == NONE:
-            self.ended = True
             self.diary.append(NONE)
             return None
         self.taken.append(name)
@@ -61,26 +62,14 @@ class Desk:
 
     def empty(self) -> bool:
         """Return whether there is nothing to take, as `queue.SimpleQueue.empty` does."""
-        is_idle = not (self.taken or self.left)
         if self.coming and self.coming[0][1] <= self.now:
             return False
-        if is_idle and not (self.coming or self.ended):
-            return False  # None
-        self.idle_looks += is_idle
+        self.idle_looks += not (self.taken or self.left)
         if self.idle_looks > 20:
             raise StillRunning(
                 "with nothing to do it looks into the inbox again and again, and keeps a core busy"
             )
         return True
-
-    def _sleep(self) -> None:
-        """Wait for the next message, if one can come while the loop sleeps."""
-        work = ", ".join([*self.taken, *self.left])
-        if self.ended:
-            raise StillRunning("it waits at the inbox after None, which means stop")
-        if work:
-            raise StillRunning(f"it waits at the inbox while there is work to do: {work}")
-        self.now = self.coming[0][1]
 
     def _run(self, name: str, steps: int) -> None:
         self.diary.append(name)
@@ -116,7 +105,7 @@ _SCRIPTS: list[list[Arrival]] = [
 
 
 def _diary(loop: Callable[..., Any], *script: Arrival) -> str:
-    desk = Desk(list(script))
+    desk = Desk(script)
     loop(desk, desk.busy, desk.step)
     return " ".join(desk.diary)
 
@@ -157,21 +146,33 @@ _ENOUGH_BITS = 128
 def closed_salt(answer: Any) -> str:
     """salt_for(tenant, cache_salt): requests share blocks only if both are the same.
 
-    The check runs it over the real prefix cache.
+    Requests with one salt share blocks.
     """
-    both = ("tenant", "secret")
-    callers = _callers(_check_salts(answer, both, both) or "")
+    callers = _callers(_salt_of(answer, ("tenant", "secret")) or "")
     first: dict[str | None, Caller] = {}  # who has a salt
     for caller in callers:
-        salt = _check_salts(answer, caller, caller)
-        if first.setdefault(salt, caller) != caller:
-            _check_salts(answer, first[salt], caller)
+        salt = _salt_of(answer, caller)
+        other = first.setdefault(salt, caller)
+        if other != caller:
+            message = "These two must not share blocks, and have one salt."
+            lines = [f"salt_for({a!r}, {b!r})" for a, b in (other, caller)]
+            raise Wrong(message, "two salts", repr(salt), *lines)
     for varied in ("tenant", "cache_salt"):
         _check_digest(answer, varied)
     return (
         f"{len(callers)} callers, each against each: callers that may share do, and no caller "
         "learns of another's prompt."
     )
+
+
+def _salt_of(answer: Any, caller: Caller) -> str | None:
+    """Return a caller's salt, if it is one, and the same each time."""
+    with trying(f"salt_for({caller[0]!r}, {caller[1]!r})", expected="a salt"):
+        salt = answer(*caller)
+        if not isinstance(salt, str | None):
+            raise Wrong("A salt is a text or None.", "a str", repr(salt))
+        agree(salt, answer(*caller), "Two requests of one caller may share blocks.")
+    return salt
 
 
 def _callers(salt: str) -> list[Caller]:
@@ -190,23 +191,6 @@ def _callers(salt: str) -> list[Caller]:
     for name in (*_ALIKE, *_ALIKE_IF_CUT):
         callers += [(name, "b"), ("b", name)]
     return list(dict.fromkeys(callers))
-
-
-def _check_salts(answer: Any, first: Caller, second: Caller) -> str | None:
-    """Return the second salt. Raise `Wrong` unless the two share blocks if they are the same."""
-    lines = [f"serve(prompt, salt=salt_for({a!r}, {b!r}))" for a, b in (first, second)]
-    server = Served(PrefixCache, num_blocks=8, block_size=16)
-    with trying(*lines, expected="a salt"):
-        salts = [answer(*first), answer(*second)]
-        for salt in salts:
-            if not isinstance(salt, str | None):
-                raise Wrong("A salt is a text or None.", "a str", repr(salt), lines[0])
-        _, found = [server.serve(range(48), salt=salt) for salt in salts]
-        rule = "may share" if first == second else "must not share blocks"
-        message = f"These two {rule}. Their salts: {salts}."
-        wanted, finds = (f"the second finds {n} tokens" for n in (32 * (first == second), found))
-        agree(wanted, finds, message)
-    return salts[1]
 
 
 def _check_digest(answer: Any, varied: str) -> None:

@@ -4,7 +4,7 @@ What earlier notebooks check, their checks do here, too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from pagedlab_lessons.checks import check
 from pagedlab_lessons.checks.n05 import Served
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.checks.protocol import (
+    Function,
     Wrong,
     agree,
     compare,
@@ -31,15 +32,7 @@ from pagedlab_lessons.checks.protocol import (
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
 
-def passes(name: str, answer: Any) -> None:
-    """Raise `Wrong` if an earlier notebook's check does not pass."""
-    result = getattr(check, name)(answer)
-    if result.status != "passed":
-        shown = result.expected, result.got, *result.operations
-        raise Wrong(result.message, *shown, setup=result.setup)
-
-
-def _free_blocks(pool: Callable[..., Any], *lines: str) -> str:
+def _free_blocks(pool: Function, *lines: str) -> str:
     """Return how many blocks are free and cached in a pool of two after these operations."""
     names = {"pool": pool(2, 16)}
     for line in lines:
@@ -48,9 +41,11 @@ def _free_blocks(pool: Callable[..., Any], *lines: str) -> str:
 
 
 @exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
-def my_pool(answer: Any) -> str:
+def my_pool(answer: Any) -> Any:
     """A subclass of `BlockPool` with these five methods of its own."""
-    passes("block_pool", answer)
+    result = check.block_pool(answer)
+    if result.status != "passed":
+        return result
     kept = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"
     keep = kept.partition("; ")[2]
     cases = [
@@ -75,16 +70,17 @@ def my_pool(answer: Any) -> str:
 
 
 @exercise_of_methods("fork", "append", "free")
-def my_table(answer: Any) -> str:
+def my_table(answer: Any) -> Any:
     """A subclass of `BlockTable` with fork, append and free of its own."""
-    passes("copy_on_write", answer)
-    return "Forks share all blocks, and the first writer copies one. No block is lost."
+    return check.copy_on_write(answer)
 
 
 @exercise_of_methods("match", "register")
-def my_cache(answer: Any) -> str:
+def my_cache(answer: Any) -> Any:
     """A subclass of `PrefixCache` with match and register of its own."""
-    passes("prefix_cache", answer)
+    result = check.prefix_cache(answer)
+    if result.status != "passed":
+        return result
 
     class Collides(answer):
         def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
@@ -99,7 +95,7 @@ def my_cache(answer: Any) -> str:
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 
-def _of_batch(attention: Callable[..., Any], lengths: list[int], new: list[int]) -> Any:
+def _of_batch(attention: Function, lengths: list[int], new: list[int]) -> Any:
     """Return attention of the last `new` tokens of sequences, in blocks of 4."""
     k, v, tables = pages_of(lengths, 4, 2, 8)
     starts = torch.tensor([0, *new]).cumsum(0).int()
@@ -162,7 +158,7 @@ def my_scheduler(answer: Any) -> str:
     return "Every text is finished: with room, in chunks, and in a pool that is too small for all."
 
 
-def _tokens(sample: Callable[..., Any], number: float) -> list[int]:
+def _tokens(sample: Function, number: float) -> list[int]:
     """Return tokens at temperatures 0, 1, 0.5, 2, 0 and 1, all with the same random number."""
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     logits[:, 0] = -torch.inf
@@ -191,11 +187,10 @@ def my_step(answer: Any) -> str:
     with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
         got, expected = (
             [
-                output.token_ids
+                [output.token_ids for output in completion.outputs]
                 for completion in poisoned(kind(model, num_blocks=16, verbose=False)).generate(
                     prompts, asked
                 )
-                for output in completion.outputs
             ]
             for kind in (answer, LLM)
         )

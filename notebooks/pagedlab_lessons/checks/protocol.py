@@ -28,7 +28,6 @@ from typing import Any, Literal, TypeVar
 
 from pagedlab_lessons.colors import GREEN, NEUTRAL, VERMILION
 from pagedlab_lessons.readers_code import (
-    MAX_STEPS,
     StillRunning,
     bounded,
     explain,
@@ -79,7 +78,8 @@ MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 _COLORS = {"passed": GREEN, "failed": VERMILION}
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
-_Right = TypeVar("_Right", bound=Callable[..., Any])
+Function = Callable[..., Any]
+_Right = TypeVar("_Right", bound=Function)
 
 
 # Results ------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def exercise_of_methods(*methods: str) -> Callable[[Callable[[Any], str]], Check
 
 def compared(
     proves: str,
-    cases: Sequence[tuple[Any, ...]] = (),
+    cases: Sequence[tuple[Any, ...]],
     *,
     name: str = "",
     **options: Any,
@@ -205,9 +205,9 @@ def compared(
         options: of `compare`, such as `why`.
 
     Raises:
-        ValueError: If the cases are no list of tuples, or the series has a check of this name.
+        ValueError: If there is no case, or one is no tuple, or the series has a check of this name.
     """
-    if not all(isinstance(case, tuple) for case in cases):
+    if not cases or not all(isinstance(case, tuple) for case in cases):
         raise ValueError(
             f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
         )
@@ -221,10 +221,7 @@ def compared(
             return proves.replace("{}", str(len(kept)))
 
         compare_all.__module__ = right.__module__
-        doc = inspect.cleandoc(right.__doc__ or "")
-        if inspect.isfunction(right):
-            doc += f"\n\nYour function is called like {right.__name__}{inspect.signature(right)}."
-        compare_all.__doc__ = doc
+        compare_all.__doc__ = right.__doc__
         _register(name or right.__name__, compare_all)
         return right
 
@@ -260,7 +257,7 @@ def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) 
                     return CheckResult("not attempted", message)
                 return CheckResult("not finished", f"Written: {', '.join(written)}. {message}")
             found = function(answer)
-            # Another process may have judged.
+            # Another check may have judged.
             return found if isinstance(found, CheckResult) else CheckResult("passed", found)
     except KeyboardInterrupt:
         raise
@@ -346,7 +343,6 @@ def trying(
     message: str = "Your code raises an error.",
     setup: str = "",
     expected: object = "no error",
-    steps: int = MAX_STEPS,
 ) -> Iterator[None]:
     """Run a reader's code in this block, with a limit of steps.
 
@@ -358,10 +354,9 @@ def trying(
         message: what to say about an error.
         setup: the line that the operations begin with.
         expected: what should have come out.
-        steps: after which the code counts as endless.
     """
     try:
-        with bounded(steps):
+        with bounded():
             yield
     except (NotImplementedError, KeyboardInterrupt):
         raise
@@ -372,19 +367,18 @@ def trying(
     except BaseException as error:  # exit() and its kin too: the reader gets a verdict
         if isinstance(error, StillRunning):
             message = "Your code does not end."
-        cause = error.__cause__ or error  # Triton's interpreter wraps the kernel's own error
-        raise Wrong(message, expected, explain(cause), *operations, setup=setup) from None
+        raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
 
 
 def compare(
-    answer: Callable[..., Any],
-    right: Callable[..., Any],
+    answer: Function,
+    right: Function,
     cases: Sequence[tuple[Any, ...]],
     why: Callable[..., str] | None = None,
     *,
-    through: Callable[..., Any] | None = None,
+    through: Function | None = None,
     told: Callable[..., Sequence[str]] | None = None,
-    mistakes: Mapping[str, Callable[..., Any]] | None = None,
+    mistakes: Mapping[str, Function] | None = None,
     within: float = 1e-9,
 ) -> None:
     """Call `answer` and `right` with each case.
@@ -406,7 +400,7 @@ def compare(
     """
     name = getattr(answer, "__name__", "answer")
 
-    def result(function: Callable[..., Any], case: tuple[Any, ...]) -> Any:
+    def result(function: Function, case: tuple[Any, ...]) -> Any:
         given = copy.deepcopy(case)
         return through(function, *given) if through else function(*given)
 
@@ -487,7 +481,7 @@ def is_tensor(x: Any) -> bool:
     return type(x).__name__ == "Tensor"
 
 
-def normal(seed: int = 0) -> Callable[..., Any]:
+def normal(seed: int = 0) -> Function:
     """Return `torch.randn` in fp64, which gives the same numbers each time it is made.
 
     Args:
