@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
-from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
+from pagedlab_lessons.colors import FREE, SEQUENCE_COLORS, Look, ink_on
 from pagedlab_lessons.drawing import blocks as drawn_blocks
 from pagedlab_lessons.drawing import elements as draw
-from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Word
+from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
@@ -292,6 +292,92 @@ class Named:
         room = replace(space, x=space.x + left, width=space.width - left)
         drawn = self.item(room)
         return Drawn([name, *drawn.parts], drawn.bottom)
+
+
+class Bar(NamedTuple):
+    """Neighbouring runs of a lane that are pointed at together.
+
+    Args:
+        runs: in steps or milliseconds.
+        links: what it lights up with.
+        say: what is said when it is pointed at.
+        text: in the first run, if there is room.
+    """
+
+    runs: Sequence[Run]
+    links: Sequence[str]
+    say: str
+    text: str = ""
+
+
+class Lane(NamedTuple):
+    """What one of them does over the time: a name, bars, and words right of them on a wide page.
+
+    The first bar is pointed at with the name and the words.
+    """
+
+    name: str
+    bars: Sequence[Bar]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes over one scale of time, with a dashed line.
+
+    Args:
+        lanes: from top to bottom.
+        stop: where the scale ends; it has a number every ten units.
+        now: where the line is.
+        unit: of the scale.
+        names: pixels left of the lanes.
+        height: of a lane, in pixels.
+        share: of a wide page that the lanes have; the words have the rest.
+    """
+
+    lanes: Sequence[Lane]
+    stop: int
+    now: int
+    unit: str
+    names: float
+    height: float = 11
+    share: float = 1
+
+    def __call__(self, space: Space) -> Drawn:
+        width = space.pick(self.share, 1) * space.width
+        unit = (width - self.names - 8) / self.stop
+        first = Strip(space.x + self.names, space.y, unit, self.height, gap=1)
+        pitch = space.pick(2.25, 2) + self.height
+        bottom = space.y + pitch * len(self.lanes)
+        path = f"M{first.corner(self.now)[0]:.1f} {space.y - 2:.0f}V{bottom:.0f}"
+        parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
+        for row, lane in enumerate(self.lanes):
+            parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
+        scale = [(space.x, self.unit)]
+        for number in range(0, self.stop + 1, 10):
+            scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
+        parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
+        return Drawn(parts, bottom + 20)
+
+    def _lane(self, lane: Lane, strip: Strip, space: Space) -> list[str]:
+        """Draw a lane: its name, its words and its bars."""
+        base = strip.y + strip.height / 2 + 4.5
+        around = [draw.label(space.x, base, lane.name, 11, draw.SOFT)]
+        if lane.words and not space.is_narrow:
+            left = self.share * (space.width - BETWEEN) + BETWEEN
+            within = space.width - left
+            around.append(draw.label(space.x + left, base, lane.words, 11.5, within=within))
+        parts = []
+        for bar in lane.bars:
+            drawn = drawn_blocks.rows(bar.runs, strip)
+            first = bar.runs[0]
+            if draw.wide(bar.text, 11) + 7 < strip.unit * (first.stop - first.start):
+                ink = draw.SOFT if first.look == FREE else ink_on(first.look.color)
+                x, _ = strip.corner(first.start)
+                drawn.append(draw.label(x + 6, base - 0.5, bar.text, 11, ink))
+            parts.append(draw.linked(bar.links, bar.say, *drawn, *around))
+            around = []
+        return parts
 
 
 def station(
