@@ -216,10 +216,8 @@ class Blocks:
         height: of a block, in pixels.
         gap: pixels between blocks.
         head: pixels above each row, for the numbers of blocks.
-        margin: pixels left of the only column, for the numbers of blocks.
         font: of the words, in pixels.
         most: blocks that there is room for.
-        without: what is said where there is no block.
     """
 
     blocks: Both[list[Block]]
@@ -228,26 +226,13 @@ class Blocks:
     height: Both[float] = (30, 26)
     gap: Both[float] = (6, 4)
     head: Both[float] = 0
-    margin: Both[float] = 0
     font: Both[float] = (12.5, 12)
     most: int = 1
-    without: str = ""
 
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
-        margin = space.of(self.margin)
-        room = replace(space, x=space.x + margin, width=space.width - margin)
-        grid = grid_in(room, self.columns, self.height, self.gap, self.head)
+        grid = grid_in(space, self.columns, self.height, self.gap, self.head)
         parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
-        for at, block in enumerate(blocks if margin else []):
-            if block.number is not None:
-                place = grid.cell(at)
-                number = str(block.number)
-                left = place.x - 4 - draw.wide(number, 11)
-                base = place.y + place.height / 2 + 4
-                parts.append(draw.label(left, base, number, 11, draw.SOFT))
-        if not blocks:
-            parts = [draw.label(space.x, space.y + 17, self.without, 12.5)]
         return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
 
 
