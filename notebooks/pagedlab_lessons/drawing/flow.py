@@ -82,7 +82,6 @@ def page(
     name: str = "",
     width: float = WIDTH,
     shown_width: float | None = None,
-    color: str = draw.INK,
 ) -> draw.Drawing:
     """Draw items for a wide page, below a headline, and for a narrow one, which has it already.
 
@@ -93,9 +92,8 @@ def page(
         name: of the wide drawing; by default, and for the narrow one, headline and second line.
         width: of the wide drawing, in pixels.
         shown_width: its width on a page, if it is smaller.
-        color: of the headline.
     """
-    parts = [draw.label(0, 16, headline, 15, color, width, draw.BOLD)]
+    parts = [draw.label(0, 16, headline, 15, draw.INK, width, draw.BOLD)]
     if more:
         parts.append(draw.label(0, 37, more, 14, within=width))
     drawn = stack(items, Space(0, 26 if more is None else 48, width, is_narrow=False))
@@ -104,7 +102,7 @@ def page(
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
     small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
     # explore.js looks for this class, and shows the name above the drawing in this colour
-    small = small.replace("<svg ", f'<svg class="px-narrow" color="{color}" ', 1)
+    small = small.replace("<svg ", '<svg class="px-narrow" ', 1)
     return draw.Drawing(wide, small)
 
 
