@@ -215,7 +215,6 @@ class Blocks:
         gap: pixels between blocks.
         head: pixels above each row, for the numbers of blocks.
         font: of the words, in pixels.
-        most: blocks that there is room for.
     """
 
     blocks: Both[list[Block]]
@@ -225,13 +224,12 @@ class Blocks:
     gap: Both[float] = (6, 4)
     head: Both[float] = 0
     font: Both[float] = (12.5, 12)
-    most: int = 1
 
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
         grid = grid_in(space, self.columns, self.height, self.gap, self.head)
         parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
-        return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
+        return Drawn(parts, grid.bottom(max(1, len(blocks))) + BELOW)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class _BeamTree:
 
     @cached_property
     def parents(self) -> list[list[int]]:
-        return parents_of(self.run)[: self.step]
+        return parents_of(self.run[: self.step + 1])
 
     @cached_property
     def lines(self) -> list[list[int]]:
@@ -152,8 +152,8 @@ class _BeamTree:
         """
         ranked = [list(range(self.width))]
         for parents in self.parents:
-            row_of_parent = [ranked[-1].index(parent) for parent in parents]
-            ranked.append(sorted(range(self.width), key=row_of_parent.__getitem__))
+            rows = ranked[-1]
+            ranked.append([beam for row in rows for beam, of in enumerate(parents) if of == row])
         return ranked
 
     def _heirs(self, step: int, beam: int) -> list[int]:
@@ -177,13 +177,13 @@ class _BeamTree:
         """Return what the shown step changed: beams that restarted, and blocks that are free."""
         if not self.step:
             return ""
-        restarts = []
-        for beam, parent in enumerate(self.parents[-1]):
-            old = self.lines[self.step - 1][parent]
-            new = self._line(beam)
-            if old != new:
-                restarts.append(f"beam {new} is dropped and restarts as a fork of beam {old}")
-        text = "; ".join(restarts) if restarts else "each beam continues"
+        before = self.lines[self.step - 1]
+        restarts = [
+            f"beam {new} is dropped and restarts as a fork of beam {before[parent]}"
+            for new, parent in zip(self.lines[self.step], self.parents[-1], strict=True)
+            if before[parent] != new
+        ]
+        text = "; ".join(restarts) or "each beam continues"
         text = f"{text[0].upper()}{text[1:]}."
         freed = sorted(self._used(self.step - 1) - self._used(self.step))
         if freed:
@@ -221,7 +221,9 @@ class _BeamTree:
         x, y, width, _ = place
         heirs = self._heirs(step, beam)
         text = plain(self.decode(self.run[step][beam][0][-1:]))
-        blocks = self._blocks_of_token(step, heirs)
+        at = (len(self.prompt) + step) // self.block_size
+        is_stored = step < self.step  # the newest one is not, yet
+        blocks = list(dict.fromkeys(self._table(heir)[at] for heir in heirs)) if is_stored else []
         say = f"{text!r}, chosen at step {step + 1}"
         if not heirs:
             say += ": this branch is dropped"
@@ -241,13 +243,6 @@ class _BeamTree:
             say = f"beam {line}: {say}"
             links = [f"last{line}"]
         return linked(links, say, *drawn)
-
-    def _blocks_of_token(self, step: int, heirs: Iterable[int]) -> list[int]:
-        """Return the blocks that hold the token chosen at a step; the newest is not stored yet."""
-        if step == self.step:
-            return []
-        at = (len(self.prompt) + step) // self.block_size
-        return list(dict.fromkeys(self._table(heir)[at] for heir in heirs))
 
     # The blocks of the beams of the shown step
 

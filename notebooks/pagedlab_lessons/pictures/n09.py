@@ -78,24 +78,24 @@ def race(
     ends = {title: sorted(span.end for span in of_run.values()) for title, of_run in spans.items()}
     longest = max(of_run[-1] for of_run in ends.values())
     is_over = step >= list(ends.values())[-1][-2]
-    lanes = [
-        _Lane(title, spans[title], run[min(step, len(run) - 1)], step, is_over, longest)
+    sides = [
+        _Side(title, spans[title], run[min(step, len(run) - 1)], step, is_over, longest)
         for title, run in runs.items()
     ]
-    done = [f"{lane.short_title} {lane.finished} of {len(lane.spans)}" for lane in lanes]
-    last = " and ".join(f"{ends[lane.title][-1]} steps ({lane.short_title})" for lane in lanes)
+    done = [f"{side.short_title} {side.finished} of {len(side.spans)}" for side in sides]
+    last = " and ".join(f"{ends[side.title][-1]} steps ({side.short_title})" for side in sides)
     said = f"The last answer is finished after {last}."
     pale = " Pale: later steps." if is_over else ""
     return page(
         f"After {step} steps, finished answers: {', '.join(done)}.",
         Text((said + pale, ""), 13),
-        *(item for lane in lanes for item in lane.items(places, blocks, size)),
+        *(item for side in sides for item in side.items(places, blocks, size)),
         Text(("", said)),
     )
 
 
 @dataclass(frozen=True)
-class _Lane:
+class _Side:
     """One run of a race after a step.
 
     Args:

@@ -123,7 +123,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     for table in frame.tables:
         held = [blocks[number] for number in table.blocks if number is not None]
         short = [replace(block, words=block.words[:1]) for block in held]
-        shown = Blocks((held, short), (longest, 4), height=(27, 24), most=longest)
+        shown = Blocks((held, short), (longest, 4), height=(27, 24))
         tables.append(Named(table.name, shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
