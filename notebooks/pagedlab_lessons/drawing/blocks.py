@@ -99,7 +99,6 @@ class Block:
         words: what its slots hold.
         note: more about it, drawn by `slots` beside its number.
         mark: a sign that is drawn by `slots` in the upper right corner.
-        has_dashed_edge: whether `slots` gives it a dashed edge, as it does without an owner.
         lines: more about it, drawn by `pool` below its number on a tint.
         links: what it lights up with; by default blocks of this number.
         say: what is said when it is pointed at; by default `described(block)`.
@@ -112,7 +111,6 @@ class Block:
     words: tuple[Word, ...] = ()
     note: str = ""
     mark: str = ""
-    has_dashed_edge: bool = False
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
@@ -403,7 +401,7 @@ def _ground_of_words(block: Block, place: Place) -> list[str]:
         drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.pale))
         x += width / len(bands)
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    dashes = 'stroke-dasharray="4 3"' if block.has_dashed_edge or not bands else ""
+    dashes = 'stroke-dasharray="4 3"' if not bands else ""
     return [*drawn, draw.box(*place, "none", 1, edge, dashes)]
 
 

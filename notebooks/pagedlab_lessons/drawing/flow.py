@@ -6,7 +6,7 @@ An item is called with the space that it has, and returns what it draws and wher
 may be a pair: the first is for the wide drawing, the second for the narrow one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
@@ -160,9 +160,8 @@ def note(text: Both[str]) -> Text:
     return Text(text, (12, 11), draw.SOFT)
 
 
-# A sample and its meaning. A sample is a look, a word in its slot, a sign, or None for a block that
-# is not allocated.
-Entry = tuple[Look | Word | str | None, str]
+# A sample and its meaning. A sample is a look, a word in its slot, or a sign.
+Entry = tuple[Look | Word | str, str]
 
 
 @dataclass(frozen=True)
@@ -193,13 +192,11 @@ class Legend:
             x += width + LEGEND_GAP
         return Drawn(parts, y + LEGEND_LINE + BELOW)
 
-    def _sample(self, sample: Look | Word | str | None, x: float, y: float) -> list[str]:
+    def _sample(self, sample: Look | Word | str, x: float, y: float) -> list[str]:
         if isinstance(sample, Look):
             return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
         if isinstance(sample, Word):
             return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
-        if sample is None:
-            return [draw.box(x, y + 1, 20, 14, edge=draw.SOFT, look='stroke-dasharray="4 3"')]
         return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
 
 
@@ -361,31 +358,34 @@ class Lanes:
         return parts
 
 
-def station(
-    place: Place,
-    words: str,
-    say: str,
-    goes: str,
-    share: float,
-    is_marked: bool,
+def stations(
+    control: str,
+    said: Mapping[str, str],
+    places: Sequence[Place],
+    now: int,
+    filled: Collection[int],
     size: float = 12.5,
-) -> str:
-    """Return a box with words; a click on it sets a control.
+) -> list[str]:
+    """Return boxes with words; a click on one sets a control.
 
     Args:
-        place: of the box.
-        words: in it.
-        say: what is said when it is pointed at.
-        goes: "name=value", the control that a click sets.
-        share: of the colour, 0 to 1.
-        is_marked: whether the words are bold.
+        control: its name.
+        said: the words in each box, and what is said when it is pointed at.
+        places: of the boxes.
+        now: the number of the box that is marked.
+        filled: the numbers of those that have a colour.
         size: of the font, in pixels.
     """
-    ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
-    base = place.y + place.height / 2 + 5
-    style = draw.BOLD if is_marked else ""
-    text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
-    return draw.linked([goes.replace(" ", "-")], say, ground, text, goes=goes)
+    parts = []
+    for number, (place, (words, say)) in enumerate(zip(places, said.items(), strict=True)):
+        share = (0.55 if number == now else 0.15) if number in filled else 0
+        ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
+        base = place.y + place.height / 2 + 5
+        style = draw.BOLD if number == now else ""
+        text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
+        links = [f"{control}={words}".replace(" ", "-")]
+        parts.append(draw.linked(links, say, ground, text, goes=f"{control}={words}"))
+    return parts
 
 
 def grid_in(

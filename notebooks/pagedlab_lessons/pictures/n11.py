@@ -25,7 +25,6 @@ from pagedlab_lessons.drawing import (
     Word,
     blocks_of,
     box,
-    described,
     label,
     linked,
     shape,
@@ -114,11 +113,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     """
     frame = frames[step]
     longest = max(len(table.blocks) for table in frames[-1].tables)
-    blocks = []
-    for block, *keys in zip(
-        blocks_of(frame.tables, len(frame.keys[0]), size), *frame.keys, strict=True
-    ):
-        blocks.append(replace(block, say=_say(block, keys, heads)))
+    blocks = blocks_of(frame.tables, len(frame.keys[0]), size)
     tables = []
     for table in frame.tables:
         held = [blocks[number] for number in table.blocks if number is not None]
@@ -135,9 +130,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         "In a block: its first word, and the first two numbers of that word's key in layer "
         f"{LAYER}. They differ, because each rank has other heads."
     )
-    name = f"{headline} {explained}"
     items: list[Item] = [*tables, Beside(pools), note(explained)]
-    return page(headline, *items, name=name, width=LARGE, shown_width=WIDTH)
+    return page(headline, *items, width=LARGE, shown_width=WIDTH)
 
 
 def _with_key(block: Block, key: Key) -> Block:
@@ -146,17 +140,6 @@ def _with_key(block: Block, key: Key) -> Block:
         return block
     word = block.words[0].text if block.words else ""
     return replace(block, lines=(word, *(f"{n:+.2f}" for n in key if n is not None)))
-
-
-def _say(block: Block, keys: Sequence[Key], heads: Sequence[str]) -> str:
-    """The line of text for a block that is pointed at."""
-    if not block.owners:
-        return f"{described(block)}, on every rank"
-    ranks = []
-    for rank, key in enumerate(keys):
-        numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in key)
-        ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
-    return f"{described(block)}\n{';  '.join(ranks)}"
 
 
 # A layer, cut over two ranks ----------------------------------------------------------------------
