@@ -148,7 +148,7 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
         held = -(-(check.position + check.accepted) // 8)
         assert sum("slots known" in text for text in said(after)) == held
         assert "textLength" not in after.narrow, "no word is squeezed on a phone"
-        assert re.findall(r">(\d+)</text>", before.narrow) == [str(number) for number in check.blocks]
+        assert re.findall(r">block (\d+)</text>", before.narrow) == [str(number) for number in check.blocks]
 
 
 def test_a_full_block_is_as_dark_as_the_filled_part_of_another():

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import CACHED, FREE, LOST, Look
@@ -99,7 +99,6 @@ class Block:
         words: what its slots hold.
         note: more about it, drawn by `slots` beside its number.
         mark: a sign that is drawn by `slots` in the upper right corner.
-        has_dashed_edge: whether `slots` gives it a dashed edge, as it does without an owner.
         lines: more about it, drawn by `pool` below its number on a tint.
         links: what it lights up with; by default blocks of this number.
         say: what is said when it is pointed at; by default `described(block)`.
@@ -112,7 +111,6 @@ class Block:
     words: tuple[Word, ...] = ()
     note: str = ""
     mark: str = ""
-    has_dashed_edge: bool = False
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
@@ -276,10 +274,6 @@ class Grid:
         """Return a grid with this many columns in `width` pixels."""
         return cls(x, y, columns, (width + gap) / columns - gap, height, gap, head)
 
-    def moved(self, right: float, down: float) -> "Grid":
-        """The same grid elsewhere."""
-        return replace(self, x=self.x + right, y=self.y + down)
-
     def corner(self, number: int) -> tuple[float, float]:
         """The left and the top of a cell."""
         row, column = divmod(number, self.columns)
@@ -328,10 +322,19 @@ def _block(block: Block, place: Place, size: int) -> str:
     bands = block.bands
     is_bar = height < 28
     for i, owner in enumerate(bands):
-        shown = replace(owner, look=owner.look.tint) if block.lines else owner
+        if is_bar:
+            high = height / len(bands)
+            band = Place(x, y + i * high, width, high)
+            filled = band._replace(width=width * owner.filled)
+        else:
+            wide = width / len(bands)
+            band = Place(x + i * wide, y, wide, height)
+            high = height * owner.filled
+            filled = band._replace(y=y + height - high, height=high)
         # A tint needs a ground, or a full block is paler than the filled part of another.
-        has_ground = owner.filled < 1 or bool(block.lines)
-        drawn += _band(shown, i / len(bands), 1 / len(bands), place, is_bar, has_ground)
+        if owner.filled < 1 or block.lines:
+            drawn.append(draw.shape(*band, owner.look.tint))
+        drawn.append(draw.shape(*filled, owner.look.tint if block.lines else owner.look))
     if block.count and not block.owners:
         drawn.append(draw.box(*place, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
@@ -346,38 +349,6 @@ def _block(block: Block, place: Place, size: int) -> str:
         line_base = base + LINE_PITCH * (i + 1)
         drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
     return _linked(block, drawn)
-
-
-def _band(
-    owner: Owner,
-    start: float,
-    share: float,
-    place: Place,
-    is_bar: bool,
-    has_ground: bool,
-) -> list[str]:
-    """Draw an owner's band of a block: a tint, and over it what is filled.
-
-    Args:
-        owner: of the block.
-        start: where the band begins, as a share of the block.
-        share: of the block that is the owner's.
-        place: of the block.
-        is_bar: whether bands lie on top of each other, and are filled from the left.
-        has_ground: whether the tint is drawn.
-    """
-    x, y, width, height = place
-    if is_bar:
-        y += start * height
-        height *= share
-        filled = (x, y, width * owner.filled, height)
-    else:
-        x += start * width
-        width *= share
-        high = height * owner.filled
-        filled = (x, y + height - high, width, high)
-    ground = [draw.shape(x, y, width, height, owner.look.tint)] if has_ground else []
-    return [*ground, draw.shape(*filled, owner.look)]
 
 
 def _badge(text: str, right: float, bottom: float, size: int) -> str:
@@ -430,7 +401,7 @@ def _ground_of_words(block: Block, place: Place) -> list[str]:
         drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.pale))
         x += width / len(bands)
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    dashes = 'stroke-dasharray="4 3"' if block.has_dashed_edge or not bands else ""
+    dashes = 'stroke-dasharray="4 3"' if not bands else ""
     return [*drawn, draw.box(*place, "none", 1, edge, dashes)]
 
 

@@ -6,15 +6,15 @@ An item is called with the space that it has, and returns what it draws and wher
 may be a pair: the first is for the wide drawing, the second for the narrow one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
-from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
+from pagedlab_lessons.colors import FREE, SEQUENCE_COLORS, Look, ink_on
 from pagedlab_lessons.drawing import blocks as drawn_blocks
 from pagedlab_lessons.drawing import elements as draw
-from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Word
+from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
@@ -82,7 +82,6 @@ def page(
     name: str = "",
     width: float = WIDTH,
     shown_width: float | None = None,
-    color: str = draw.INK,
 ) -> draw.Drawing:
     """Draw items for a wide page, below a headline, and for a narrow one, which has it already.
 
@@ -93,9 +92,8 @@ def page(
         name: of the wide drawing; by default, and for the narrow one, headline and second line.
         width: of the wide drawing, in pixels.
         shown_width: its width on a page, if it is smaller.
-        color: of the headline.
     """
-    parts = [draw.label(0, 16, headline, 15, color, width, draw.BOLD)]
+    parts = [draw.label(0, 16, headline, 15, draw.INK, width, draw.BOLD)]
     if more:
         parts.append(draw.label(0, 37, more, 14, within=width))
     drawn = stack(items, Space(0, 26 if more is None else 48, width, is_narrow=False))
@@ -104,7 +102,7 @@ def page(
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
     small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
     # explore.js looks for this class, and shows the name above the drawing in this colour
-    small = small.replace("<svg ", f'<svg class="px-narrow" color="{color}" ', 1)
+    small = small.replace("<svg ", '<svg class="px-narrow" ', 1)
     return draw.Drawing(wide, small)
 
 
@@ -162,9 +160,8 @@ def note(text: Both[str]) -> Text:
     return Text(text, (12, 11), draw.SOFT)
 
 
-# A sample and its meaning. A sample is a look, a word in its slot, a sign, or None for a block that
-# is not allocated.
-Entry = tuple[Look | Word | str | None, str]
+# A sample and its meaning. A sample is a look, a word in its slot, or a sign.
+Entry = tuple[Look | Word | str, str]
 
 
 @dataclass(frozen=True)
@@ -195,13 +192,11 @@ class Legend:
             x += width + LEGEND_GAP
         return Drawn(parts, y + LEGEND_LINE + BELOW)
 
-    def _sample(self, sample: Look | Word | str | None, x: float, y: float) -> list[str]:
+    def _sample(self, sample: Look | Word | str, x: float, y: float) -> list[str]:
         if isinstance(sample, Look):
             return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
         if isinstance(sample, Word):
             return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
-        if sample is None:
-            return [draw.box(x, y + 1, 20, 14, edge=draw.SOFT, look='stroke-dasharray="4 3"')]
         return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
 
 
@@ -216,10 +211,7 @@ class Blocks:
         height: of a block, in pixels.
         gap: pixels between blocks.
         head: pixels above each row, for the numbers of blocks.
-        margin: pixels left of the only column, for the numbers of blocks.
         font: of the words, in pixels.
-        most: blocks that there is room for.
-        without: what is said where there is no block.
     """
 
     blocks: Both[list[Block]]
@@ -228,27 +220,13 @@ class Blocks:
     height: Both[float] = (30, 26)
     gap: Both[float] = (6, 4)
     head: Both[float] = 0
-    margin: Both[float] = 0
     font: Both[float] = (12.5, 12)
-    most: int = 1
-    without: str = ""
 
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
-        margin = space.of(self.margin)
-        room = replace(space, x=space.x + margin, width=space.width - margin)
-        grid = grid_in(room, self.columns, self.height, self.gap, self.head)
+        grid = grid_in(space, self.columns, self.height, self.gap, self.head)
         parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
-        for at, block in enumerate(blocks if margin else []):
-            if block.number is not None:
-                place = grid.cell(at)
-                number = str(block.number)
-                left = place.x - 4 - draw.wide(number, 11)
-                base = place.y + place.height / 2 + 4
-                parts.append(draw.label(left, base, number, 11, draw.SOFT))
-        if not blocks:
-            parts = [draw.label(space.x, space.y + 17, self.without, 12.5)]
-        return Drawn(parts, grid.bottom(max(self.most, len(blocks))) + BELOW)
+        return Drawn(parts, grid.bottom(max(1, len(blocks))) + BELOW)
 
 
 @dataclass(frozen=True)
@@ -294,31 +272,120 @@ class Named:
         return Drawn([name, *drawn.parts], drawn.bottom)
 
 
-def station(
-    place: Place,
-    words: str,
-    say: str,
-    goes: str,
-    share: float,
-    is_marked: bool,
-    size: float = 12.5,
-) -> str:
-    """Return a box with words; a click on it sets a control.
+class Bar(NamedTuple):
+    """Neighbouring runs of a lane that are pointed at together.
 
     Args:
-        place: of the box.
-        words: in it.
+        runs: in steps or milliseconds.
+        links: what it lights up with.
         say: what is said when it is pointed at.
-        goes: "name=value", the control that a click sets.
-        share: of the colour, 0 to 1.
-        is_marked: whether the words are bold.
+        text: in the first run, if there is room.
+    """
+
+    runs: Sequence[Run]
+    links: Sequence[str]
+    say: str
+    text: str = ""
+
+
+class Lane(NamedTuple):
+    """What one of them does over the time: a name, bars, and words right of them on a wide page.
+
+    The first bar is pointed at with the name and the words.
+    """
+
+    name: str
+    bars: Sequence[Bar]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes over one scale of time, with a dashed line.
+
+    Args:
+        lanes: from top to bottom.
+        stop: where the scale ends; it has a number every ten units.
+        now: where the line is.
+        unit: of the scale.
+        names: pixels left of the lanes.
+        height: of a lane, in pixels.
+        share: of a wide page that the lanes have; the words have the rest.
+    """
+
+    lanes: Sequence[Lane]
+    stop: int
+    now: int
+    unit: str
+    names: float
+    height: float = 11
+    share: float = 1
+
+    def __call__(self, space: Space) -> Drawn:
+        width = space.pick(self.share, 1) * space.width
+        unit = (width - self.names - 8) / self.stop
+        first = Strip(space.x + self.names, space.y, unit, self.height, gap=1)
+        pitch = space.pick(2.25, 2) + self.height
+        bottom = space.y + pitch * len(self.lanes)
+        path = f"M{first.corner(self.now)[0]:.1f} {space.y - 2:.0f}V{bottom:.0f}"
+        parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
+        for row, lane in enumerate(self.lanes):
+            parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
+        scale = [(space.x, self.unit)]
+        for number in range(0, self.stop + 1, 10):
+            scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
+        parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
+        return Drawn(parts, bottom + 20)
+
+    def _lane(self, lane: Lane, strip: Strip, space: Space) -> list[str]:
+        """Draw a lane: its name, its words and its bars."""
+        base = strip.y + strip.height / 2 + 4.5
+        around = [draw.label(space.x, base, lane.name, 11, draw.SOFT)]
+        if lane.words and not space.is_narrow:
+            left = self.share * (space.width - BETWEEN) + BETWEEN
+            within = space.width - left
+            around.append(draw.label(space.x + left, base, lane.words, 11.5, within=within))
+        parts = []
+        for bar in lane.bars:
+            drawn = drawn_blocks.rows(bar.runs, strip)
+            first = bar.runs[0]
+            if draw.wide(bar.text, 11) + 7 < strip.unit * (first.stop - first.start):
+                ink = draw.SOFT if first.look == FREE else ink_on(first.look.color)
+                x, _ = strip.corner(first.start)
+                drawn.append(draw.label(x + 6, base - 0.5, bar.text, 11, ink))
+            parts.append(draw.linked(bar.links, bar.say, *drawn, *around))
+            around = []
+        return parts
+
+
+def stations(
+    control: str,
+    said: Mapping[str, str],
+    places: Sequence[Place],
+    now: int,
+    filled: Collection[int],
+    size: float = 12.5,
+) -> list[str]:
+    """Return boxes with words; a click on one sets a control.
+
+    Args:
+        control: its name.
+        said: the words in each box, and what is said when it is pointed at.
+        places: of the boxes.
+        now: the number of the box that is marked.
+        filled: the numbers of those that have a colour.
         size: of the font, in pixels.
     """
-    ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
-    base = place.y + place.height / 2 + 5
-    style = draw.BOLD if is_marked else ""
-    text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
-    return draw.linked([goes.replace(" ", "-")], say, ground, text, goes=goes)
+    parts = []
+    for number, (place, (words, say)) in enumerate(zip(places, said.items(), strict=True)):
+        share = (0.55 if number == now else 0.15) if number in filled else 0
+        ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
+        base = place.y + place.height / 2 + 5
+        style = draw.BOLD if number == now else ""
+        text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
+        links = [f"{control}={words}".replace(" ", "-")]
+        parts.append(draw.linked(links, say, ground, text, goes=f"{control}={words}"))
+    return parts
 
 
 def grid_in(

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
 from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
 from pagedlab_lessons.drawing import (
-    BAD,
     BOLD,
     CARD,
     INK,
     LINE,
-    SOFT,
     WRONG,
     Drawing,
     Run,
@@ -27,13 +26,63 @@ from pagedlab_lessons.memory import Contiguous, OutOfMemory, Paged, Region, Requ
 from pagedlab_lessons.simulation import Place, Sample
 from pagedlab_lessons.simulation import Run as Simulated
 
-NAMES = (76, 54)  # pixels of the names of rows
 NOTHING = Look("none")
 ROW = (192, 96)  # slots in a line of a memory
 DASHED = 'stroke-width="2" stroke-dasharray="6 4"'
 
 
-# Which user holds which slots ---------------------------------------------------------------------
+# Who holds which slots ----------------------------------------------------------------------------
+
+
+class Holder(NamedTuple):
+    """Who holds slots of a memory.
+
+    Args:
+        name: is drawn at the end of each region that has room for it.
+        say: what is said when one of the slots is pointed at.
+        regions: of slots, in the order of the tokens.
+        looks: of the slots: each look ends before a number of slots.
+    """
+
+    name: str
+    say: str
+    regions: Sequence[Region]
+    looks: Sequence[tuple[int, Look]]
+
+
+def _strip(space: Space, row: int) -> Strip:
+    """Return where the slots of a memory are, with so many in a line."""
+    return Strip(space.x, space.y + 2, space.width / row, 26, row, 31)
+
+
+def _memory(num_slots: int, empty: Look, holders: Iterable[Holder], strip: Strip) -> Drawn:
+    """Draw a memory, in lines."""
+    parts = rows([Run(0, num_slots, empty, LINE)], strip)
+    parts += [_held(holder, strip) for holder in holders]
+    return Drawn(parts, strip.y + strip.pitch * -(-num_slots // strip.row))
+
+
+def _held(holder: Holder, strip: Strip) -> str:
+    """Draw the slots of a holder."""
+    drawn = []
+    before = 0  # slots of the earlier regions
+    room = wide(holder.name, 11) + 6
+    for start, size in holder.regions:
+        stop = start + size
+        shown = [Run(start, stop, Look(CARD))]
+        for last, look in holder.looks:
+            begin = shown[-1].stop if len(shown) > 1 else start
+            shown.append(Run(begin, min(stop, max(begin, start + last - before)), look))
+        drawn += rows(shown, strip)
+        if size * strip.unit > room:
+            drawn += rows([Run(start, stop, NOTHING, INK)], strip)
+        x, y = strip.corner(stop - 1)
+        x += strip.unit - room - 2  # at the end: the first slots are used, and must be seen
+        if x > strip.corner(max(start, stop - 1 - (stop - 1) % strip.row))[0]:
+            drawn.append(box(x, y + 3, room, 15, CARD, 0.85))
+            drawn.append(label(x + 3, y + 15, holder.name, 11, look=BOLD))
+        before += size
+    return linked([holder.name.replace(" ", "-")], holder.say, *drawn)
 
 
 def taken_places(
@@ -54,34 +103,28 @@ def taken_places(
     headline = (
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
-    color = INK
+    reason = ""
     needed = 0  # slots of the user who does not fit
     if admitted < len(requests):
         headline = f"No memory for user {admitted + 1}. {headline}"
-        color = BAD
         needed = allocator.needs(Request(*requests[admitted]))
+        reason = f"{needed:,} needed, {num_slots - taken:,} free"
+    holders = [
+        _user(key, _joined(allocator.regions(key)), prompt)
+        for key, (prompt, _) in enumerate(requests[:admitted])
+    ]
 
     def memory(space: Space) -> Drawn:
-        pitch, height = space.pick((29, 23), (25, 20))
-        left = space.pick(*NAMES)
-        strip = Strip(left, space.y + 8, (space.width - left) / row, height, row, pitch)
-        parts = rows([Run(0, num_slots, FREE, LINE)], strip)
-        for key, (prompt, _) in enumerate(requests[:admitted]):
-            parts.append(_request(key, _joined(allocator.regions(key)), prompt, strip))
-        bottom = strip.y + pitch * -(-num_slots // row)
+        strip = _strip(space, row)
+        drawn = _memory(num_slots, FREE, holders, strip)
         if needed:
-            x, y = strip.corner(taken)
-            parts.append(box(x, y, needed * strip.unit, height, "none", 1, WRONG, DASHED))
-            reason = f"{needed:,} needed, {num_slots - taken:,} free"
-            x = min(x, space.width - wide(reason, 12))
-            parts.append(label(x, bottom + 10, reason, 12, look=BOLD))
-        if needed == row:
-            parts.append(_name(admitted, taken, strip))
-        return Drawn(parts, bottom + 16)
+            place = (*strip.corner(taken), needed * strip.unit, strip.height)
+            drawn.parts.append(box(*place, "none", 1, WRONG, DASHED))
+        return drawn
 
     stored = Look(sequence_color(0))
     looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "free")]
-    return page(headline, Legend(looks), memory, color=color)
+    return page(headline, Legend(looks), memory, more=reason)
 
 
 def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
@@ -110,31 +153,17 @@ def _joined(regions: Iterable[Region]) -> list[Region]:
     return joined
 
 
-def _request(key: int, regions: Sequence[Region], prompt: int, strip: Strip) -> str:
-    """Draw the slots of an admitted request."""
+def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
+    """Return the slots of an admitted request."""
     look = Look(sequence_color(key))
-    drawn = []
-    left = prompt  # tokens that the regions so far do not hold
-    for start, size in regions:
-        used = start + min(left, size)
-        drawn += rows([Run(start, used, look), Run(used, start + size, _reserved(look))], strip)
-        left = max(0, left - size)
     length = sum(region.size for region in regions)
-    if length == strip.row:
-        drawn.append(_name(key, regions[0].start, strip))
     say = (
         f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
         f"{length - prompt:,} of them empty"
     )
     if len(regions) > 1:
         say += f", in {len(regions)} pieces"
-    return linked([f"u{key}"], say, *drawn)
-
-
-def _name(key: int, slot: int, strip: Strip) -> str:
-    """Draw whose row it is that begins with a slot."""
-    _, y = strip.corner(slot)
-    return label(0, y + strip.height / 2 + 4.5, f"user {key + 1}", 11, SOFT)
+    return Holder(f"user {key + 1}", say, regions, [(prompt, look), (length, _reserved(look))])
 
 
 # A small memory, step by step ---------------------------------------------------------------------
@@ -156,53 +185,24 @@ def memory_maps(runs: Mapping[str, Simulated], step: int) -> Drawing:
         else:
             sample = Sample(step, 0, 0, {}, [])
             tail = f"all have finished, after {len(run.samples)} steps"
-        items += [title(name, tail), partial(_memory, name, run.num_slots, sample)]
+        items += [title(name, tail), partial(_moment, name, run.num_slots, sample)]
     return page(f"Step {step}: the same requests in four memories", *items)
 
 
-def _memory(name: str, num_slots: int, sample: Sample, space: Space) -> Drawn:
-    """An allocator's memory, in lines."""
-    row = space.pick(*ROW)
-    empty = "external" if sample.waiting else "free"
-    strip = Strip(space.x, space.y + 2, space.width / row, 26, row, 31)
-    parts = rows([Run(0, num_slots, MEMORY_LOOKS[empty], LINE)], strip)
-    parts += [_place(name, place, strip) for place in sample.places]
-    return Drawn(parts, strip.y + strip.pitch * -(-num_slots // row))
+def _moment(name: str, num_slots: int, sample: Sample, space: Space) -> Drawn:
+    """Draw an allocator's memory."""
+    empty = MEMORY_LOOKS["external" if sample.waiting else "free"]
+    holders = [_request(name, place) for place in sample.places]
+    return _memory(num_slots, empty, holders, _strip(space, space.pick(*ROW)))
 
 
-def _place(name: str, place: Place, strip: Strip) -> str:
-    """One request's slots, in the order of its tokens: used, then reserved, then internal."""
-    drawn: list[str] = []
-    before = 0  # slots of the request's earlier regions
-    for region in place.regions:
-        drawn += rows(_runs_of(region, place, before), strip)
-        x, y = strip.corner(region.start)
-        drawn += [
-            box(x + 2, y + 3, 26, 15, CARD, 0.85),
-            label(x + 4, y + 15, f"r{place.request}", 11, INK, 22, BOLD),
-        ]
-        before += region.size
+def _request(name: str, place: Place) -> Holder:
+    """Return one request's slots: used, then reserved, then internal."""
+    held = sum(region.size for region in place.regions)
     say = (
         f"{name}, request {place.request}: {place.tokens} of its {place.total} tokens are stored; "
-        f"it holds {before} slots, and {max(0, before - place.total)} of them are never used"
+        f"it holds {held} slots, and {max(0, held - place.total)} of them are never used"
     )
-    return linked([f"r{place.request}"], say, *drawn)
-
-
-def _runs_of(region: Region, place: Place, before: int) -> list[Run]:
-    """The slots of a region by kind, and a frame around them.
-
-    Args:
-        before: slots of the request's earlier regions.
-    """
-    start = region.start
-    end = start + region.size
-    used = min(end, max(start, start + place.tokens - before))
-    needed = min(end, max(start, start + place.total - before))
-    return [
-        Run(start, end, Look(CARD)),
-        Run(start, used, MEMORY_LOOKS["used"]),
-        Run(used, needed, MEMORY_LOOKS["reserved"]),
-        Run(needed, end, MEMORY_LOOKS["internal"]),
-        Run(start, end, NOTHING, INK),
-    ]
+    ends = {"used": place.tokens, "reserved": place.total, "internal": held}
+    looks = [(end, MEMORY_LOOKS[kind]) for kind, end in ends.items()]
+    return Holder(f"r{place.request}", say, place.regions, looks)

@@ -51,10 +51,8 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         headline += f"; {left_out} more find no free block"
     columns = (CELLS[0] // size, CELLS[1] // size)
     shape = Blocks([], columns, size, height=(44, 36), font=(12.5, 11))
-    legend = Legend(
-        [(Look(NEUTRAL, is_pale=True), "another sequence's"), (None, "free")], above=(6, 0)
-    )
-    name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}"
+    legend = Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")], above=(6, 0))
+    name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}; dashed: free"
     return page(
         headline,
         replace(shape, blocks=text),

@@ -9,7 +9,6 @@ from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import (
     BOLD,
     INK,
-    SOFT,
     STRUCK,
     WRONG,
     Block,
@@ -27,7 +26,9 @@ from pagedlab_lessons.drawing.flow import (
     Beside,
     Blocks,
     Drawn,
+    Entry,
     Item,
+    Legend,
     Space,
     Text,
     note,
@@ -41,7 +42,11 @@ WIDTH = 880  # narrow, so that the words stay large where there is little room
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
 FRAMED = 'stroke-width="2"'
-UNDERLINED = f"{BOLD};text-decoration:underline 2px {WRONG}"
+LEGEND: list[Entry] = [
+    (Word("word", "rejected"), "overwritten in memory"),
+    (Word("word", "marked"), "what memory holds now"),
+    ("□", "framed: also in the other story"),
+]
 
 
 def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: int) -> Drawing:
@@ -97,7 +102,7 @@ class _TwoStories:
         headline, more = self._headline()
         return page(
             headline,
-            *([_legend] if self.overwritten else []),
+            *([Legend(LEGEND)] if self.overwritten else []),
             Beside([self._story(me) for me in (0, 1)]),
             title("Blocks in both tables"),
             self._blocks(self.shared, "in both tables", columns=2),
@@ -242,27 +247,3 @@ def _look(number: int) -> Look:
     It depends on the block's number alone, so a block keeps it with copy-on-write.
     """
     return Look(STORY_COLORS[number % len(STORY_COLORS)], is_pale=True)
-
-
-def _legend(space: Space) -> Drawn:
-    """Draw what marks a word."""
-    parts = []
-    x, y = space.x, space.y
-    for look, meaning in (
-        (STRUCK, ("overwritten in memory", "overwritten")),
-        (UNDERLINED, ("what memory holds now", "in memory now")),
-        (BOLD, "also in the other story"),
-    ):
-        said = space.of(meaning)
-        width = 42 + wide(said, 12)
-        if x + width > space.x + space.width:
-            x = space.x
-            y += 22
-        if look == BOLD:
-            parts.append(box(x, y, 36, 18, edge=WRONG, look=FRAMED))
-        parts += [
-            label(x + 3, y + 13, "word", 12.5, look=look),
-            label(x + 42, y + 13, said, 12, SOFT),
-        ]
-        x += width + 24
-    return Drawn(parts, y + 24)

@@ -1,6 +1,6 @@
 """Notebook 04's pictures: a tree of beams with their blocks, and one step of a search."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,7 +129,7 @@ class _BeamTree:
 
     @cached_property
     def parents(self) -> list[list[int]]:
-        return parents_of(self.run)[: self.step]
+        return parents_of(self.run[: self.step + 1])
 
     @cached_property
     def lines(self) -> list[list[int]]:
@@ -152,22 +152,15 @@ class _BeamTree:
         """
         ranked = [list(range(self.width))]
         for parents in self.parents:
-            row_of_parent = [ranked[-1].index(parent) for parent in parents]
-            ranked.append(sorted(range(self.width), key=row_of_parent.__getitem__))
+            rows = ranked[-1]
+            ranked.append([beam for row in rows for beam, of in enumerate(parents) if of == row])
         return ranked
 
-    @cached_property
-    def heirs(self) -> list[dict[int, list[int]]]:
-        """For each step and beam, the beams of the shown step that descend from it."""
-        heirs: list[dict[int, list[int]]]
-        heirs = [defaultdict(list) for _ in range(self.step + 1)]
-        for beam in range(self.width):
-            ancestor = beam
-            heirs[self.step][beam].append(beam)
-            for step in range(self.step - 1, -1, -1):
-                ancestor = self.parents[step][ancestor]
-                heirs[step][ancestor].append(beam)
-        return heirs
+    def _heirs(self, step: int, beam: int) -> list[int]:
+        """Return the beams of the shown step that descend from a beam of a step."""
+        begin, _ = self.run[step][beam]
+        shown = self.run[self.step]
+        return [heir for heir, (ids, _) in enumerate(shown) if ids[: step + 1] == begin]
 
     def headline(self) -> str:
         """Return what the picture shows, in words."""
@@ -184,13 +177,13 @@ class _BeamTree:
         """Return what the shown step changed: beams that restarted, and blocks that are free."""
         if not self.step:
             return ""
-        restarts = []
-        for beam, parent in enumerate(self.parents[-1]):
-            old = self.lines[self.step - 1][parent]
-            new = self._line(beam)
-            if old != new:
-                restarts.append(f"beam {new} is dropped and restarts as a fork of beam {old}")
-        text = "; ".join(restarts) if restarts else "each beam continues"
+        before = self.lines[self.step - 1]
+        restarts = [
+            f"beam {new} is dropped and restarts as a fork of beam {before[parent]}"
+            for new, parent in zip(self.lines[self.step], self.parents[-1], strict=True)
+            if before[parent] != new
+        ]
+        text = "; ".join(restarts) or "each beam continues"
         text = f"{text[0].upper()}{text[1:]}."
         freed = sorted(self._used(self.step - 1) - self._used(self.step))
         if freed:
@@ -218,7 +211,7 @@ class _BeamTree:
 
     def _curve(self, step: int, beam: int, x: float, before: float, y: float) -> str:
         """Draw a line from a beam to its parent, as wide as many beams descend from it."""
-        heirs = self.heirs[step][beam]
+        heirs = self._heirs(step, beam)
         color = self._color(heirs[0]) if heirs else LINE
         curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
@@ -226,9 +219,11 @@ class _BeamTree:
     def _token(self, step: int, beam: int, place: Place) -> str:
         """Draw the token that a beam got at a step, in the colours of the beams that have it."""
         x, y, width, _ = place
-        heirs = self.heirs[step][beam]
+        heirs = self._heirs(step, beam)
         text = plain(self.decode(self.run[step][beam][0][-1:]))
-        blocks = self._blocks_of_token(step, heirs)
+        at = (len(self.prompt) + step) // self.block_size
+        is_stored = step < self.step  # the newest one is not, yet
+        blocks = list(dict.fromkeys(self._table(heir)[at] for heir in heirs)) if is_stored else []
         say = f"{text!r}, chosen at step {step + 1}"
         if not heirs:
             say += ": this branch is dropped"
@@ -249,13 +244,6 @@ class _BeamTree:
             links = [f"last{line}"]
         return linked(links, say, *drawn)
 
-    def _blocks_of_token(self, step: int, heirs: Iterable[int]) -> list[int]:
-        """Return the blocks that hold the token chosen at a step; the newest is not stored yet."""
-        if step == self.step:
-            return []
-        at = (len(self.prompt) + step) // self.block_size
-        return list(dict.fromkeys(self._table(heir)[at] for heir in heirs))
-
     # The blocks of the beams of the shown step
 
     @property
@@ -265,17 +253,13 @@ class _BeamTree:
     def _table(self, beam: int) -> list[int]:
         return self.run[self.step][beam][1]
 
-    @property
-    def rows(self) -> list[int]:
-        """The beams of the shown step, a row each: those that share a block are neighbours."""
-        return self.ranked[self.step]
-
     def tables(self, space: Space) -> Drawn:
         """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
         row, gap, prompt, left = space.pick((44, 6, 84, 164), (30, 3, 74, 124))
         bottom = space.y + row * self.width
+        beams = self.ranked[self.step]  # those that share a block are neighbours
         parts = []
-        for i, beam in enumerate(self.rows):
+        for i, beam in enumerate(beams):
             parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
         place = Place(prompt, space.y, left - prompt - gap, bottom - space.y - gap)
         parts.append(self._prompt(place))
@@ -285,10 +269,9 @@ class _BeamTree:
         for at in range(self.full_prompt_blocks, len(self._table(0))):
             x = left + pitch * (at - self.full_prompt_blocks)
             first = 0
-            # Beams that share a block are neighbours.
-            for block, rows in Counter(self._table(beam)[at] for beam in self.rows).items():
+            for block, rows in Counter(self._table(beam)[at] for beam in beams).items():
                 grid = Grid(x, space.y + row * first, 1, pitch - gap, row * rows - gap)
-                drawn = self._block(at, block, self.rows[first : first + rows], space.is_narrow)
+                drawn = self._block(at, block, beams[first : first + rows], space.is_narrow)
                 parts += slots([drawn], grid)
                 first += rows
         return Drawn(parts, bottom + 2)

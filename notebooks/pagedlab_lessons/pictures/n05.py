@@ -114,7 +114,6 @@ def _block(
         words=tuple(words),
         note=note,
         mark=mark,
-        has_dashed_edge=not is_full,
         links=(f"w{at}",),
         say=say,
     )

@@ -145,12 +145,7 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     def draw(space: Space) -> Drawn:
         asked = shortened(chat.asked, 12, space.width)
         bar = Strip(space.x, space.y + 18, space.width / widest, 17)
-        drawn = [
-            _ground(space),
-            label(space.x, space.y + 12, asked, 12, INK, space.width),
-            *rows(tokens, bar),
-        ]
-        return Drawn([linked([chat.name], say, *drawn)], space.y + ROW)
+        return _row(space, chat.name, say, asked, INK, rows(tokens, bar))
 
     return draw
 
@@ -174,21 +169,19 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
 
     def draw(space: Space) -> Drawn:
         wrote = tail(answer, *space.pick((70, 68), (44, 42)))
-        ink = SOFT if chat.end <= step else INK
         width = size * space.width / widest - 2
-        drawn = [
-            _ground(space),
-            label(space.x, space.y + 12, wrote, 12, ink, space.width),
-            *pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2)),
-        ]
-        if chat.end <= step:
-            said = f"ended with step {chat.end}; its blocks are free"
-            drawn.append(label(space.x, space.y + 31, said, 11.5, SOFT))
-        return Drawn([linked([chat.name], say, *drawn)], space.y + ROW)
+        drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
+        if chat.end > step:
+            return _row(space, chat.name, say, wrote, INK, drawn)
+        ended = f"ended with step {chat.end}; its blocks are free"
+        drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
+        return _row(space, chat.name, say, wrote, SOFT, drawn)
 
     return draw
 
 
-def _ground(space: Space) -> str:
-    """Draw what makes the whole of a row one that can be pointed at."""
-    return box(space.x, space.y, space.width, 36, CARD, 0)
+def _row(space: Space, name: str, say: str, text: str, ink: str, parts: list[str]) -> Drawn:
+    """Draw a text above parts, as one that can be pointed at as a whole."""
+    ground = box(space.x, space.y, space.width, 36, CARD, 0)
+    head = label(space.x, space.y + 12, text, 12, ink, space.width)
+    return Drawn([linked([name], say, ground, head, *parts)], space.y + ROW)

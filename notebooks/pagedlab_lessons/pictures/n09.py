@@ -11,24 +11,20 @@ from pagedlab_lessons.drawing import (
     BOLD,
     INK,
     LINE,
-    SOFT,
     Block,
     Drawing,
     Run,
-    Strip,
     Table,
     blocks_of,
-    label,
-    linked,
-    rows,
 )
 from pagedlab_lessons.drawing.flow import (
+    Bar,
     Beside,
-    Drawn,
     Item,
+    Lane,
+    Lanes,
     Named,
     Pool,
-    Space,
     Text,
     note,
     page,
@@ -82,24 +78,24 @@ def race(
     ends = {title: sorted(span.end for span in of_run.values()) for title, of_run in spans.items()}
     longest = max(of_run[-1] for of_run in ends.values())
     is_over = step >= list(ends.values())[-1][-2]
-    lanes = [
-        _Lane(title, spans[title], run[min(step, len(run) - 1)], step, is_over, longest)
+    sides = [
+        _Side(title, spans[title], run[min(step, len(run) - 1)], step, is_over, longest)
         for title, run in runs.items()
     ]
-    done = [f"{lane.short_title} {lane.finished} of {len(lane.spans)}" for lane in lanes]
-    last = " and ".join(f"{ends[lane.title][-1]} steps ({lane.short_title})" for lane in lanes)
+    done = [f"{side.short_title} {side.finished} of {len(side.spans)}" for side in sides]
+    last = " and ".join(f"{ends[side.title][-1]} steps ({side.short_title})" for side in sides)
     said = f"The last answer is finished after {last}."
     pale = " Pale: later steps." if is_over else ""
     return page(
         f"After {step} steps, finished answers: {', '.join(done)}.",
         Text((said + pale, ""), 13),
-        *(item for lane in lanes for item in lane.items(places, blocks, size)),
+        *(item for side in sides for item in side.items(places, blocks, size)),
         Text(("", said)),
     )
 
 
 @dataclass(frozen=True)
-class _Lane:
+class _Side:
     """One run of a race after a step.
 
     Args:
@@ -142,6 +138,7 @@ class _Lane:
         drawn = [self._linked(block) for block in blocks_of(tables, blocks, size)]
         used = sum(block.is_used for block in drawn)
         count = f"{used} of {blocks} blocks are in use"
+        lanes = [self._row(row, name) for row, name in enumerate(self.spans)]
         pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8)), NAMES)
         return [
             Beside(
@@ -149,7 +146,7 @@ class _Lane:
                 SHARES,
             ),
             note(("", about)),
-            self._rows,
+            Lanes(lanes, self.longest, self.step, "step", NAMES, share=SHARES[0]),
             Beside([[pool], [note((count, ""))]], SHARES),
         ]
 
@@ -161,58 +158,28 @@ class _Lane:
     def _link(self, name: str) -> str:
         return f"{self.title[0]}-{name}"
 
-    def _rows(self, space: Space) -> Drawn:
-        """A row for each sequence, the step as a line, and the numbers of the steps."""
-        pitch, height = space.pick((13.25, 11), (13, 11))
-        width = SHARES[0] * space.width if not space.is_narrow else space.width
-        strip = Strip(space.x + NAMES, space.y, (width - NAMES - 8) / self.longest, height, gap=1)
-        bottom = space.y + pitch * len(self.spans)
-        x, _ = strip.corner(self.step)
-        path = f"M{x:.1f} {space.y - 2:.0f}V{bottom:.0f}"
-        parts = [f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>']
-        for row, name in enumerate(self.spans):
-            place = replace(strip, y=space.y + pitch * row)
-            words = [] if space.is_narrow else [self._words(name, place.y, space)]
-            parts.append(self._row(name, _look(row), place, words))
-        parts.append(label(space.x, bottom + 11, "step", 11, SOFT))
-        for number in range(0, self.longest + 1, 10):
-            left = strip.corner(number)[0] - 3 * len(str(number))
-            parts.append(label(left, bottom + 11, str(number), 11, SOFT))
-        return Drawn(parts, bottom + 20)
-
-    def _row(self, name: str, look: Look, place: Strip, words: list[str]) -> str:
-        """One sequence: how long it waits, how long it writes, and its words."""
+    def _row(self, row: int, name: str) -> Lane:
+        """One sequence: how long it waits, how long it writes, and the end of what it wrote."""
         begin, end = self.spans[name]
         waits = begin - 1
-        x, top = place.corner(0)
-        drawn = [label(x - NAMES, top + 10, name, 11, SOFT)]
-        drawn += self._bar(Run(0, waits, FREE, LINE), place)
-        drawn += self._bar(Run(waits, end, look), place)
-        if place.unit * min(waits, self.step) > 40:
-            drawn.append(label(x + 6, top + 9.5, "waits", 11, SOFT))
+        look = _look(row)
+        runs = [
+            Run(0, min(waits, self.step), FREE, LINE),
+            Run(waits, min(end, self.step), look),
+        ]
+        if self.is_over:
+            runs.append(Run(max(0, self.step), waits, FREE.pale))
+            runs.append(Run(max(waits, self.step), end, look.pale))
         say = (
             f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step "
             f"{end}"
         )
-        return linked([self._link(name)], say, *drawn, *words)
-
-    def _bar(self, steps: Run, place: Strip) -> list[str]:
-        """A stretch of steps: solid up to the step, and pale after it if the race is over."""
-        shown = [replace(steps, stop=min(steps.stop, self.step))]
-        if self.is_over:
-            later = max(steps.start, self.step)
-            shown.append(Run(later, steps.stop, steps.look.pale))
-        return rows(shown, place)
-
-    def _words(self, name: str, top: float, space: Space) -> str:
-        """The end of what a sequence has written."""
+        bar = Bar(runs, [self._link(name)], say, "waits" if waits else "")
         sequence = self.moment[name]
         prompt = "".join(sequence.words[: sequence.prompt])
         wrote = "".join(sequence.new_words).replace("\n", " ")
         shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else tail(wrote, 56, 60)
-        left = SHARES[0] * (space.width - 24) + 24
-        within = space.width - left
-        return label(space.x + left, top + 10, shown if wrote else "", 11.5, INK, within)
+        return Lane(name, [bar], shown if wrote else "")
 
 
 SHARES = (0.57, 0.43)  # of a wide page: bars and blocks, words

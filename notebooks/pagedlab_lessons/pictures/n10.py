@@ -1,29 +1,18 @@
 """Notebook 10's opening: what host and GPU do at each time, and when a new request is answered."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import BLUE, FREE, GREEN, VERMILION, Look
-from pagedlab_lessons.drawing import (
-    BOLD,
-    LINE,
-    SOFT,
-    Drawing,
-    Run,
-    Strip,
-    label,
-    linked,
-    rows,
-    wide,
-)
-from pagedlab_lessons.drawing.flow import WIDTH, Drawn, Legend, Space, page
+from pagedlab_lessons.drawing import LINE, Drawing, Run
+from pagedlab_lessons.drawing.flow import WIDTH, Bar, Lane, Lanes, Legend, page
 
 LARGE = 860  # pixels that become `WIDTH`, so that letters of 11 have 14 on a page
 SHOWN = 80  # milliseconds
+NAMES = 54  # pixels of the names of lanes
 ARRIVES = 20  # milliseconds: when a new request comes
-LANES = ("host", "GPU", "new request")
+LANES = ("host", "GPU", "request")
 PLANS = Look(BLUE)
 COLLECTS = Look(BLUE, "//", is_pale=True)
 COMPUTES = Look(GREEN)
@@ -101,7 +90,7 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
     count = "1 step" if steps == 1 else f"{steps} steps"
     return page(
         f"{how}, windows of {count}: the GPU computes for {busy / SHOWN:.0%} of the time.",
-        _Lanes(windows, answers, steps),
+        Lanes(_lanes(windows, answers, steps), SHOWN, ARRIVES, "ms", NAMES, height=30),
         Legend(LEGEND),
         more=f"A request that arrives at {ARRIVES} ms has its first token {first:.0f} ms later.",
         width=LARGE,
@@ -109,72 +98,40 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
     )
 
 
-@dataclass(frozen=True)
-class _Lanes:
-    """The host, the GPU and a new request over the same milliseconds.
+def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]:
+    """Return what host, GPU and a new request do.
 
     Args:
         windows: from the first one.
         answers: the one that writes the new request's first token.
         steps: of a window.
     """
-
-    windows: Sequence[Window]
-    answers: Window
-    steps: int
-
-    def __call__(self, space: Space) -> Drawn:
-        names, above, height = space.pick((96, 4, 30), (0, 18, 24))
-        unit = (space.width - names - 8) / SHOWN
-        first = Strip(space.x + names, space.y + above, unit, height)
-        pitch = height + above + 6
-        lanes = [replace(first, y=first.y + pitch * lane) for lane in range(len(LANES))]
-        parts = []
-        for name, lane in zip(LANES, lanes, strict=True):
-            place = space.pick((space.x, lane.y + 19), (space.x, lane.y - 5))
-            parts.append(label(*place, name, 12, SOFT))
-            parts += rows([Run(0, SHOWN, FREE, LINE)], lane)
-        for number, window in enumerate(self.windows, 1):
-            if window.planned.begin < SHOWN:
-                parts.append(self._window(number, window, lanes))
-        parts.append(self._request(lanes[2]))
-        bottom = lanes[-1].y + height + 15
-        for ms in range(0, SHOWN, 10):
-            parts.append(label(first.corner(ms)[0], bottom, f"{ms}", 11, SOFT))
-        words = f"{SHOWN} ms"
-        left = first.corner(SHOWN)[0] - wide(words, 11)
-        return Drawn([*parts, label(left, bottom, words, 11, SOFT)], bottom + 10)
-
-    def _window(self, number: int, window: Window, lanes: Sequence[Strip]) -> str:
-        """A window on the host and on the GPU."""
-        host, gpu, _ = lanes
-        begin, end = window.computed
-        step_ms = (end - begin) / self.steps
-        drawn = _bars([window.planned], PLANS, host)
-        drawn += _bars([window.collected], COLLECTS, host)
-        starts = [begin + step_ms * step for step in range(self.steps)]
-        drawn += _bars([Span(start, start + step_ms) for start in starts], COMPUTES, gpu)
-        if begin + step_ms < SHOWN:
-            x, y = gpu.corner(begin)
-            drawn.append(label(x + 2, y + gpu.height / 2 + 4, str(number), 11, "black", look=BOLD))
+    idle = Run(0, SHOWN, FREE, LINE)
+    host, gpu, request = ([Bar([idle], [name], f"{name}: white is idle")] for name in LANES)
+    for number, window in enumerate(windows, 1):
+        if window.planned.begin >= SHOWN:
+            break
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
-        return linked([f"w{number}"], said, *drawn)
-
-    def _request(self, lane: Strip) -> str:
-        """The new request: it waits for its window, and its token waits for the window's end."""
-        window = self.answers
+        links = [f"w{number}"]
         begin, end = window.computed
-        step = Span(begin, begin + (end - begin) / self.steps)
-        drawn = _bars([Span(ARRIVES, begin), Span(step.end, window.collected.end)], QUEUES, lane)
-        drawn += _bars([step], COMPUTES, lane)
-        number = self.windows.index(window) + 1
-        said = (
-            f"It waits for window {number}. Its token is collected with all others of the window."
-        )
-        return linked([f"w{number}"], said, *drawn)
+        starts = [begin + (end - begin) / steps * step for step in range(steps + 1)]
+        host.append(Bar([_run(window.planned, PLANS)], links, said))
+        host.append(Bar([_run(window.collected, COLLECTS)], links, said))
+        computed = [_run(Span(*span), COMPUTES) for span in pairwise(starts)]
+        gpu.append(Bar(computed, links, said, str(number)))
+    begin, end = answers.computed
+    first = Span(begin, begin + (end - begin) / steps)  # the step that writes its token
+    runs = [
+        _run(Span(ARRIVES, first.begin), QUEUES),
+        _run(first, COMPUTES),
+        _run(Span(first.end, answers.collected.end), QUEUES),
+    ]
+    number = windows.index(answers) + 1
+    said = f"It waits for window {number}. Its token is collected with all others of the window."
+    request.append(Bar(runs, [f"w{number}"], said))
+    return [Lane(*lane) for lane in zip(LANES, (host, gpu, request), strict=True)]
 
 
-def _bars(spans: Sequence[Span], look: Look, lane: Strip) -> list[str]:
-    """The part of each span that is shown."""
-    shown = [Run(begin, min(SHOWN, end), look) for begin, end in spans if begin < SHOWN]
-    return rows(shown, replace(lane, gap=1))
+def _run(span: Span, look: Look) -> Run:
+    """Return the part of a span that is shown."""
+    return Run(span.begin, min(SHOWN, span.end), look)

@@ -10,7 +10,7 @@ The others are a layer that is cut (`draw_cut`), a pipeline (`draw_pipeline`) an
 (`draw_ring`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,9 @@ from pagedlab_lessons.drawing import (
     Word,
     blocks_of,
     box,
-    described,
     label,
     linked,
     shape,
-    wide,
 )
 from pagedlab_lessons.drawing.flow import (
     WIDTH,
@@ -41,7 +39,6 @@ from pagedlab_lessons.drawing.flow import (
     Pool,
     Space,
     Text,
-    grid_in,
     note,
     page,
     title,
@@ -116,16 +113,12 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     """
     frame = frames[step]
     longest = max(len(table.blocks) for table in frames[-1].tables)
-    blocks = []
-    for block, *keys in zip(
-        blocks_of(frame.tables, len(frame.keys[0]), size), *frame.keys, strict=True
-    ):
-        blocks.append(replace(block, say=_say(block, keys, heads)))
+    blocks = blocks_of(frame.tables, len(frame.keys[0]), size)
     tables = []
     for table in frame.tables:
         held = [blocks[number] for number in table.blocks if number is not None]
         short = [replace(block, words=block.words[:1]) for block in held]
-        shown = Blocks((held, short), (longest, 4), height=(27, 24), most=longest)
+        shown = Blocks((held, short), (longest, 4), height=(27, 24))
         tables.append(Named(table.name, shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
@@ -137,9 +130,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         "In a block: its first word, and the first two numbers of that word's key in layer "
         f"{LAYER}. They differ, because each rank has other heads."
     )
-    name = f"{headline} {explained}"
     items: list[Item] = [*tables, Beside(pools), note(explained)]
-    return page(headline, *items, name=name, width=LARGE, shown_width=WIDTH)
+    return page(headline, *items, width=LARGE, shown_width=WIDTH)
 
 
 def _with_key(block: Block, key: Key) -> Block:
@@ -148,17 +140,6 @@ def _with_key(block: Block, key: Key) -> Block:
         return block
     word = block.words[0].text if block.words else ""
     return replace(block, lines=(word, *(f"{n:+.2f}" for n in key if n is not None)))
-
-
-def _say(block: Block, keys: Sequence[Key], heads: Sequence[str]) -> str:
-    """The line of text for a block that is pointed at."""
-    if not block.owners:
-        return f"{described(block)}, on every rank"
-    ranks = []
-    for rank, key in enumerate(keys):
-        numbers = ", ".join("nan" if n is None else f"{n:+.2f}" for n in key)
-        ranks.append(f"rank {rank}, {heads[rank]}: {numbers} …")
-    return f"{described(block)}\n{';  '.join(ranks)}"
 
 
 # A layer, cut over two ranks ----------------------------------------------------------------------
@@ -285,50 +266,31 @@ def _tick(stage: int, time: int, stages: int, batches: int) -> Block:
     if token < 0 or batch >= batches:
         return Block(None, say=f"Stage {stage} is idle: a bubble.", links=(f"time{time}",))
     name = "ABCD"[batch]
-    say = f"Stage {stage}: token {token} of batch {name}."
-    return Block(
-        None,
-        (Owner(name, Look(sequence_color(batch))),),
-        words=(Word(f"{name}{token}"),),
-        say=say,
-        links=(f"{name}{token}",),
-    )
+    word = Word(f"{name}{token}")
+    return _cell(batch, word, f"{name}{token}", f"Stage {stage}: token {token} of batch {name}.")
+
+
+def _cell(color: int, word: Word, link: str, say: str) -> Block:
+    """A box with one word."""
+    owners = (Owner("", Look(sequence_color(color))),)
+    return Block(None, owners, words=(word,), links=(link,), say=say)
 
 
 # A ring -------------------------------------------------------------------------------------------
 
 
-def ring_after(ranks: int, hop: int) -> list[list[set[int]]]:
-    """Of each rank, the set of ranks that its copy of each part sums, after so many hops."""
-    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
-    for step in range(hop):
-        sent = [(rank - step) % ranks for rank in range(ranks)]  # the part that each rank passes on
-        parts = [held[rank][part] for rank, part in enumerate(sent)]
-        for rank, part in enumerate(sent):
-            neighbour = (rank + 1) % ranks
-            is_adding = step < ranks - 1
-            held[neighbour][part] = (
-                held[neighbour][part] | parts[rank] if is_adding else parts[rank]
-            )
-    return held
+def summed_in(rank: int, part: int, ranks: int, hop: int) -> list[int]:
+    """The ranks whose numbers a rank's copy of a part sums after a hop.
 
-
-@dataclass(frozen=True)
-class Labels:
-    """A text in the middle of each column of the blocks above or below it."""
-
-    texts: Sequence[str]
-
-    def __call__(self, space: Space) -> Drawn:
-        size = space.pick(14, 11)
-        grid = grid_in(space, len(self.texts), size + 4)
-        parts = []
-        for column, text in enumerate(self.texts):
-            place = grid.cell(column)
-            left = place.x + (place.width - wide(text, size)) / 2
-            rightmost = space.x + space.width - wide(text, size)
-            parts.append(label(min(left, rightmost), place.y + size, text, size))
-        return Drawn(parts, grid.bottom(len(self.texts)))
+    A part starts at the rank of its number, and each hop brings it to the next rank.
+    """
+    away = (rank - part) % ranks
+    gathered = hop - (ranks - 1)  # hops of the all-gather, which starts at the last rank on the way
+    if gathered >= (away + 1) % ranks:
+        return list(range(ranks))
+    if away <= hop:
+        return sorted((part + step) % ranks for step in range(away + 1))
+    return [rank]
 
 
 def draw_ring(ranks: int, hop: int) -> Drawing:
@@ -339,51 +301,35 @@ def draw_ring(ranks: int, hop: int) -> Drawing:
         hop: those of an all-reduce; 0 is the start.
     """
     hop = min(hop, 2 * (ranks - 1))
-    rows = [_named("", Labels([f"part {part}" for part in range(ranks)]))]
-    for rank, held in enumerate(ring_after(ranks, hop)):
-        rows.append(_named("", _sent_to(rank, ranks, hop)))
-        parts = [_part(rank, part, summed, ranks) for part, summed in enumerate(held)]
-        rows.append(_named(f"rank {rank}", Blocks(parts, ranks, size=1, font=(14, 12))))
+    lanes = []
+    for rank in range(ranks):
+        parts = [_part(rank, part, ranks, hop) for part in range(ranks)]
+        shown = Blocks(parts, ranks, size=1, font=(14, 12))
+        lanes.append(Named(f"rank {rank}", shown, (70, 46)))
     phase = "every rank cuts its vector into parts"
     if hop:
         phase = "reduce-scatter adds up" if hop < ranks else "all-gather passes on the totals"
-    explained = (
-        "A box names the ranks whose vectors it sums. An arrow is a part that this hop sent."
-    )
     return page(
         f"Hop {hop} of {2 * (ranks - 1)}: {phase}.",
-        *rows,
-        note(explained),
+        *lanes,
+        note(
+            "A column is a part. A box names the ranks whose vectors it sums. ↓: this hop brought "
+            f"it from the rank above; rank 0 gets it from rank {ranks - 1}."
+        ),
         width=LARGE,
         shown_width=WIDTH,
     )
 
 
-def _named(name: str, item: Item) -> Named:
-    return Named(name, item, (70, 46))
-
-
-def _sent_to(rank: int, ranks: int, hop: int) -> Labels:
-    """An arrow above a rank, in the column of the part that it has just got."""
-    texts = ranks * [""]
-    if hop:
-        texts[(rank - hop) % ranks] = "↓" if rank else f"↓ from rank {ranks - 1}"
-    return Labels(texts)
-
-
-def _part(rank: int, part: int, summed: Collection[int], ranks: int) -> Block:
+def _part(rank: int, part: int, ranks: int, hop: int) -> Block:
     """A rank's copy of a part."""
-    numbers = [str(one) for one in sorted(summed)]
-    is_total = len(summed) == ranks
-    say = f"Rank {rank}, part {part}: "
-    say += "the total." if is_total else f"the sum of ranks {' and '.join(numbers)}."
-    if len(numbers) == 1:
-        say = f"Rank {rank}, part {part}: only its own numbers."
-    word = Word("total", "new") if is_total else Word("+".join(numbers), "empty")
-    return Block(
-        None,
-        (Owner("", Look(sequence_color(part))),),
-        words=(word,),
-        links=(f"part{part}",),
-        say=say,
-    )
+    summed = summed_in(rank, part, ranks, hop)
+    numbers = "+".join(map(str, summed))
+    said = f"the sum of ranks {numbers}" if len(summed) > 1 else "only its own numbers"
+    word = Word(numbers, "empty")
+    if len(summed) == ranks:
+        said = "the total"
+        word = Word("total", "new")
+    if hop and part == (rank - hop) % ranks:
+        word = replace(word, text=f"↓ {word.text}")
+    return _cell(part, word, f"part{part}", f"Rank {rank}, part {part}: {said}.")

@@ -17,17 +17,13 @@ from pagedlab_lessons.drawing.flow import Blocks, Entry, Legend, note, page
 
 OURS = look_of(0)
 CELLS = (16, 8)  # slots in a row of the drawing
-MEANINGS = {  # of each kind of word, and the same for a narrow page
-    "stored": ("stored", "stored"),
-    "drafted": ("drafted, not yet checked", "drafted, unchecked"),
-    "new": ("right, and kept", "right, kept"),
-    "rejected": ("wrong, and deleted", "wrong, deleted"),
-    "not stored": ("the model's own: the next step stores it", "the model's own, stored next"),
-}
-UNUSED = (
-    "A dashed frame: a block that is not allocated yet, or that is released.",
-    "number: block; dashed: none yet, or released",
-)
+LEGEND: list[Entry] = [
+    (Word("word", "stored"), "stored"),
+    (Word("word", "drafted"), "drafted, unchecked"),
+    (Word("word", "new"), "right, kept"),
+    (Word("word", "rejected"), "wrong, deleted"),
+    (Word("word", "not stored"), "the model's own, stored next"),
+]
 
 
 @dataclass(frozen=True)
@@ -139,32 +135,17 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     scene = Scene(check, state == "checked", words, size)
     said = _result(scene) if scene.is_after else _draft(check)
     blocks = [_block(scene, entry) for entry in range(blocks_for(longest, size))]
-    columns = (max(1, CELLS[0] // size), max(1, CELLS[1] // size))
+    columns = (CELLS[0] // size, CELLS[1] // size)
     return page(
         f"Check {number} of {len(checks)}.  {said}",
         note(
             f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts "
             f"they take {check.outputs} steps."
         ),
-        Blocks(
-            blocks,
-            columns,
-            size,
-            height=(36, 30),
-            gap=(6, 3),
-            head=(15, 0),
-            margin=(0, 20),
-            font=(12.5, 11),
-        ),
-        Legend((_legend(is_narrow=False), _legend(is_narrow=True))),
-        note(UNUSED),
-        shown_width=1015,
+        Blocks(blocks, columns, size, height=(36, 30), head=15, font=(12.5, 11)),
+        Legend(LEGEND),
+        note("A dashed frame: a block that is not allocated yet, or that is released."),
     )
-
-
-def _legend(is_narrow: bool) -> list[Entry]:
-    """Return what each kind of word means."""
-    return [(Word("word", kind), meanings[is_narrow]) for kind, meanings in MEANINGS.items()]
 
 
 def _draft(check: Check) -> str:

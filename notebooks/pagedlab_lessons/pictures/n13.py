@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pagedlab_lessons.drawing import INK, LINE, SOFT, Drawing, Place, label
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, station
+from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
 
 WIDTH = 760  # pixels of all lanes, at most
 LANES = ("client", "event loop", "engine's thread")
@@ -95,12 +95,8 @@ def draw_way(moment: str) -> Drawing:
         for number, (start, end) in enumerate(pairwise(places)):
             path = f'd="{_path(start, end)}" stroke="{INK if number < now else LINE}"'
             parts.append(f'<path {path} stroke-width="2" fill="none"/>')
-        for number, (place, name) in enumerate(zip(places, MOMENTS, strict=True)):
-            share = 0.15 if number < now else 0
-            if number == now:
-                share = 0.55
-            said = STATIONS[number].said
-            parts.append(station(place, name, said, f"moment={name}", share, number == now))
+        said = dict(zip(MOMENTS, (station.said for station in STATIONS), strict=True))
+        parts += stations("moment", said, places, now, range(now + 1))
         return Drawn(parts, grid.bottom(len(LANES) * len(STATIONS)))
 
     again = note("Stations 6 to 10 repeat for each token.")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pagedlab_lessons.drawing import INK, Drawing
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, station
+from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
 
 COLUMNS = 6  # of a wide page: the step's way is the upper row
 
@@ -56,11 +56,9 @@ def draw_parts(part: str) -> Drawing:
         for start, end in pairwise([] if space.is_narrow else places[:COLUMNS]):
             line = f"M{start.x + start.width:g} {start.y + 22:g}H{end.x:g}"
             parts.append(f'<path d="{line}" stroke="{INK}" stroke-width="2"/>')
-        for number, (place, one) in enumerate(zip(places, PARTS, strict=True)):
-            is_now = number == now
-            share = 0.0 if one.is_given else 0.15 + 0.4 * is_now
-            goes = f"part={one.name}"
-            parts.append(station(place, one.name, one.said, goes, share, is_now, 14))
+        yours = [number for number, one in enumerate(PARTS) if not one.is_given]
+        said = {one.name: one.said for one in PARTS}
+        parts += stations("part", said, places, now, yours, 14)
         return Drawn(parts, grid.bottom(len(PARTS)))
 
     return page(
