@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
-from pagedlab_lessons.colors import FREE, SEQUENCE_COLORS, Look, ink_on
+from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import blocks as drawn_blocks
 from pagedlab_lessons.drawing import elements as draw
 from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
@@ -350,9 +350,8 @@ class Lanes:
             drawn = drawn_blocks.rows(bar.runs, strip)
             first = bar.runs[0]
             if draw.wide(bar.text, 11) + 7 < strip.unit * (first.stop - first.start):
-                ink = draw.SOFT if first.look == FREE else ink_on(first.look.color)
                 x, _ = strip.corner(first.start)
-                drawn.append(draw.label(x + 6, base - 0.5, bar.text, 11, ink))
+                drawn.append(draw.label(x + 6, base - 0.5, bar.text, 11, look=drawn_blocks.HALO))
             parts.append(draw.linked(bar.links, bar.say, *drawn, *around))
             around = []
         return parts
