@@ -134,7 +134,10 @@ class Cells:
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
         is_empty = self.x.isnan().flatten()[:: self.x.numel() // self._numbers.size].tolist()
-        edge = sequence_color(self.owners[at[0]]) if at[0] in self.owners else SOFT
+        edge = SOFT
+        if at[0] in self.owners:
+            edge = sequence_color(self.owners[at[0]])
+            where.append(f"sequence {self.owners[at[0]]}")
         parts = []
         first = 0
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
@@ -149,10 +152,13 @@ class Cells:
                 )
                 drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
             words, said = self._words(*alike)
-            look = f"{BOLD};{HALO}"
-            drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, look))
-            listed = ", ".join([*where, f"{names[-1]} {runs(range(first, first + count))}"])
-            parts.append(linked([f"cell{numbers[first]}"], f"{listed}: {said}", *drawn))
+            if words:
+                look = f"{BOLD};{HALO}"
+                drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, look))
+            axis = names[-1] + "s" * (count > 1)
+            listed = ", ".join([*where, f"{axis} {runs(range(first, first + count))}"])
+            link = f"{self.x.numel()}-{numbers[first]}"  # no other tensor of the picture has it
+            parts.append(linked([link], f"{listed}: {said}", *drawn))
             first += count
         return parts
 
