@@ -1,8 +1,10 @@
 """The pictures of notebook 07: what the programs of a kernel load, cell by cell and step by step.
 
-opening()                 the loads of a rung beside the speeds of all rungs
-watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
-bench(kernel)             a reader's kernel in the ladder
+    opening()                 the loads of a rung beside the speeds of all rungs
+    watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
+    bench(kernel)             a reader's kernel in the ladder
+
+`Cells` draws all loads. What is loaded is found by watch.py, and imported where Triton is.
 """
 
 import os
@@ -73,7 +75,7 @@ class Cells:
     Args:
         x: the tensor, NaN where it holds nothing.
         accesses: the loads.
-        step: up to which they are drawn, from 1 on.
+        step: up to which they are drawn, from 0 on.
         rows: whether a cell is a row of the last axis, and a strip the slots of a page.
         axis: of the grid, which gives a program its colour.
         width: pixels of a cell.
