@@ -292,11 +292,12 @@ def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    pages = -(-loads.given["seq_lens"] // 16)
-    owners = {
-        int(page): b for b, table in enumerate(loads.given["tables"]) for page in table[: pages[b]]
-    }
     x = loads.given["k_cache"]
+    owners = {
+        page: access.program[0]
+        for access in accesses
+        for page in (access.elements // x[0].numel()).tolist()
+    }
     return headline, Cells(x, accesses, step, rows=True, width=(8, 4.85), owners=owners)
 
 
