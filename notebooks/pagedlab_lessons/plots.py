@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ from pagedlab_lessons.colors import (
 from pagedlab_lessons.figure_words import described
 
 if TYPE_CHECKING:
-    from pagedlab_lessons.kernels07.puzzles import Access, Loads
+    from pagedlab_lessons.kernels07.puzzles import Loads
 
 plt.style.use(Path(__file__).with_name("lessons.mplstyle"))
 DPI = 96  # of a figure on a page
@@ -133,33 +133,20 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
     """
     q, k_cache, _, _, lengths, starts = (x.numpy() for x in loads.given.values())
     last = np.repeat(lengths - starts[1:], np.diff(starts)) + np.arange(len(q))
-    queries = _rows_loaded(loads.of["q"], q[0].size)
-    keys = _rows_loaded(loads.of["k_cache"], k_cache[0, 0].size)
-    of_first_head = [program for program in queries if program[0] % k_cache.shape[2] == 0]
-    for number, program in enumerate(sorted(of_first_head, reverse=True)):
-        rows = [*queries[program]]
-        look: dict[str, Any] = {"height": 1, "color": sequence_color(number), "linewidth": 0}
-        # it loads the keys of its sequence from the first one on
-        ax.barh(rows, len(keys[program]), alpha=0.3, **look)
-        ax.barh(rows, last[rows] + 1, **look)
+    num_keys = Counter[tuple[int, ...]]()  # the first ones of its sequence, by program
+    for load in loads.of["k_cache"]:
+        num_keys[load.program] += len(np.unique(load.elements // k_cache[0, 0].size))
+    tiles = [load for load in loads.of["q"] if load.program[0] % k_cache.shape[2] == 0]
+    for number, load in enumerate(sorted(tiles, key=lambda load: -load.program[0])):
+        rows = np.unique(load.elements // q[0].size)
+        color = sequence_color(number)
+        ax.barh(rows, num_keys[load.program], 1, color=color, alpha=0.3, linewidth=0)
+        ax.barh(rows, last[rows] + 1, 1, color=color, linewidth=0)
     ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):
         ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=7, va="center")
     ax.set(xlim=(0, max(lengths)), ylim=(len(q) - 0.5, -0.5))
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
-
-
-def _rows_loaded(accesses: Iterable[Access], size: int) -> dict[tuple[int, ...], set[int]]:
-    """Return the rows of a tensor that each program loads.
-
-    Args:
-        accesses: the loads of the tensor.
-        size: elements in a row.
-    """
-    rows = defaultdict[tuple[int, ...], set[int]](set)
-    for access in accesses:
-        rows[access.program].update((access.elements // size).tolist())
-    return rows
 
 
 def _looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -212,21 +199,18 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         lanes: of each worker, what it does.
         xlabel: the name and unit of the time.
     """
-    placed = [(y, span) for y, spans in enumerate(lanes.values()) for span in spans]
-    end = max(span.end for _, span in placed)
-    looks = _looks_of(span.kind for _, span in placed)
+    every = [span for spans in lanes.values() for span in spans]
+    end = max(span.end for span in every)
+    looks = _looks_of(span.kind for span in every)
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    for y, spans in enumerate(lanes.values()):
+        for span in spans:
+            width = span.end - span.start
+            bar = ax.barh(y, width, 0.7, left=span.start, linewidth=0.5, **looks[span.kind])
+            if width > 0.02 * end * len(span.label):
+                ax.bar_label(bar, [span.label], label_type="center", color="black", bbox=ground)
     for kind, look in looks.items():
-        of_kind = [(y, span) for y, span in placed if span.kind == kind]
-        widths = [span.end - span.start for _, span in of_kind]
-        starts = [span.start for _, span in of_kind]
-        rows = [y for y, _ in of_kind]
-        bars = ax.barh(rows, widths, 0.7, left=starts, label=kind, linewidth=0.5, **look)
-        said = [
-            span.label if width > 0.02 * end * len(span.label) else ""
-            for width, (_, span) in zip(widths, of_kind, strict=True)
-        ]
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-        ax.bar_label(bars, said, label_type="center", fontsize="small", color="black", bbox=ground)
+        ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(looks))

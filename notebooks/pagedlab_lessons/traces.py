@@ -74,33 +74,36 @@ SHIPPED = ("conversation", "code")
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests in order of arrival; three arrays of one length."""
+    """Requests in order of arrival.
 
-    name: str
+    Args:
+        source: where the lengths are from.
+        rows: [N, 3], of each request its arrival in seconds, from the first request on, and its
+            tokens of prompt and of output.
+    """
+
     source: str
-    seconds: np.ndarray  # [N] arrival, from the first request on
-    prompt: np.ndarray  # [N] tokens
-    output: np.ndarray  # [N] tokens
+    rows: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.prompt)
+        return len(self.rows)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """The arrivals, [N]."""
+        return self.rows[:, 0]
 
     def requests(self) -> list[tuple[int, int]]:
         """Return (prompt, output) token counts as plain integers, as `simulate` takes them."""
-        return list(zip(self.prompt.tolist(), self.output.tolist(), strict=True))
+        return [(int(prompt), int(output)) for _, prompt, output in self.rows]
 
     def first(self, n: int) -> Trace:
         """Return the first `n` requests."""
-        return self._pick(np.arange(len(self)) < n)
+        return replace(self, rows=self.rows[:n])
 
     def at_most(self, max_length: int) -> Trace:
         """Return the requests with at most `max_length` tokens of prompt and output."""
-        return self._pick(self.prompt + self.output <= max_length)
-
-    def _pick(self, mask: np.ndarray) -> Trace:
-        return replace(
-            self, seconds=self.seconds[mask], prompt=self.prompt[mask], output=self.output[mask]
-        )
+        return replace(self, rows=self.rows[self.rows[:, 1:].sum(1) <= max_length])
 
 
 def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
@@ -123,7 +126,7 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     output = _lengths(shape.output, u[:, 1])
     gaps = -np.log(1 - u[:, 2]) / shape.rate
     seconds = np.round(np.cumsum(gaps) - gaps[:1], 3)
-    return Trace(name, _source(name), seconds, prompt, output)
+    return Trace(_source(name), np.column_stack([seconds, prompt, output]))
 
 
 def _lengths(at_percentiles: Sequence[float], u: np.ndarray) -> np.ndarray:
@@ -188,8 +191,7 @@ def load(name: str = "conversation") -> Trace:
         name: "conversation" or "code".
     """
     path = DATA / f"{one_of('name', name, SHIPPED)}.csv"
-    seconds, prompt, output = np.loadtxt(path, delimiter=",", skiprows=1, unpack=True)
-    return Trace(name, _source(name), seconds, prompt.astype(int), output.astype(int))
+    return Trace(_source(name), np.loadtxt(path, delimiter=",", skiprows=1))
 
 
 def _source(name: str) -> str:

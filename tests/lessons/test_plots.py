@@ -69,7 +69,7 @@ CHARTS = {  # what draws it; the names of its rows; left edge and width of each 
         [(0, 1.5), (0, 1.5), (1.5, 0.5), (1.5, 0.5), (2, 0), (2, 0.25), (2, 8), (2.25, 0.25)],
         ["10.0 ms, busy 20%", "2.5 ms, busy 90%"],
     ),
-    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], ["1", "", "1"]),
+    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], ["1", "1"]),
 }
 
 

@@ -24,7 +24,7 @@ def test_a_seed_is_a_trace_within_its_shape(name, seed, n):
     assert trace.requests() == synthetic(name, n, seed).requests()
     assert len(trace) == n
     assert (np.diff(trace.seconds) >= 0).all()
-    for lengths, values in ((trace.prompt, shape.prompt), (trace.output, shape.output)):
+    for lengths, values in zip(trace.rows.T[1:], (shape.prompt, shape.output), strict=True):
         assert max(1, round(values[0])) <= lengths.min() <= lengths.max() <= round(values[-1])
 
 
@@ -32,7 +32,7 @@ def test_a_seed_is_a_trace_within_its_shape(name, seed, n):
 def test_percentiles_and_rate_are_those_asked_for(name, seed):
     n = 20_000
     trace, shape = synthetic(name, n, seed), SHAPES[name]
-    for lengths, values in ((trace.prompt, shape.prompt), (trace.output, shape.output)):
+    for lengths, values in zip(trace.rows.T[1:], (shape.prompt, shape.output), strict=True):
         for p, value in zip(PERCENTILES[2:9], values[2:9], strict=True):
             # The share of lengths below a percentile's value is binomial: six standard deviations either way, and
             # half a token, since lengths are whole. Many requests may share the value itself.

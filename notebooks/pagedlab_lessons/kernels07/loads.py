@@ -1,8 +1,10 @@
 """The pictures of notebook 07: what the programs of a kernel load, cell by cell and step by step.
 
-opening()                 the loads of each rung
-watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
-bench(kernel)             a reader's kernel in the ladder
+    opening()                 the loads of each rung
+    watch.weights(kernel)     the loads of a reader's kernel in a puzzle's example
+    bench(kernel)             a reader's kernel in the ladder
+
+`Cells` draws all loads. What is loaded is found by watch.py, and imported where Triton is.
 """
 
 import os
@@ -45,6 +47,7 @@ from pagedlab_lessons.kernels07.speeds import (
 )
 from pagedlab_lessons.widgets.explore import Explorer, explore
 
+Done = tuple[tuple[int, Program], ...]  # the step and the program of each load of a cell
 # The names of a cell's page, of its line and column there, and of its place in them.
 AXES = {
     1: ("", "", "", "element"),
@@ -68,7 +71,7 @@ class Cells:
     Args:
         x: the tensor, NaN where it holds nothing.
         accesses: the loads.
-        step: up to which they are drawn, from 1 on.
+        step: up to which they are drawn, from 0 on.
         rows: whether a cell is a row of the last axis, and a strip the slots of a page.
         axis: of the grid, which gives a program its colour.
         width: pixels of a cell.
@@ -112,10 +115,10 @@ class Cells:
         return np.arange(self.x.numel()).reshape(*[1] * (3 - len(outer)), *outer, size)
 
     @cached_property
-    def _loads(self) -> dict[int, tuple[tuple[int, Program], ...]]:
-        """The loads of each cell up to this step: a step and a program."""
+    def _loads(self) -> dict[int, Done]:
+        """The loads of each cell up to this step."""
         unit = self.x.shape[-1] if self.rows else 1
-        loads: defaultdict[int, tuple[tuple[int, Program], ...]] = defaultdict(tuple)
+        loads: defaultdict[int, Done] = defaultdict(tuple)
         for program, step, elements in self.accesses:
             if step <= self.step:
                 for cell in np.unique(elements // unit).tolist():
@@ -123,41 +126,43 @@ class Cells:
         return loads
 
     def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
-        """Draw the cells of a line of a page side by side."""
+        """Draw the cells of a line of a page side by side; neighbours that look alike together."""
         names = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
         where = [f"{name} {i}" for name, i in zip(names, at, strict=False) if name]
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
         is_empty = self.x.isnan().flatten()[:: self.x.numel() // self._numbers.size].tolist()
+        edge = SOFT
+        if at[0] in self.owners:
+            edge = sequence_color(self.owners[at[0]])
+            where.append(f"sequence {self.owners[at[0]]}")
         parts = []
         first = 0
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
             count = len([*cells])
-            left = place.x + first * pitch
-            room = place.x + place.width - left - 4
-            inside = Place(left, place.y, count * pitch, place.height)
-            drawn = self._box(*alike, count, inside, self.owners.get(at[0]))
-            drawn += self._words(alike[1], inside, room)
-            programs = " ".join(self._names(alike[1]))
-            said = "holds nothing, " if alike[0] else ""
-            said += f"loaded {len(alike[1])} x, by {programs}" if programs else "not loaded"
-            place_of = [*where, f"{names[-1]} {runs(range(first, first + count))}"]
-            link = f"cell{numbers[first]}"
-            parts.append(linked([link], f"{', '.join(place_of)}: {said}", *drawn))
+            inside = Place(place.x + first * pitch, place.y, count * pitch, place.height)
+            room = place.x + place.width - inside.x - 4
+            drawn = self._box(*alike, inside, edge)
+            if pitch > 12:
+                marks = (
+                    f"M{inside.x + i * pitch:g} {place.y:g}v{place.height:g}"
+                    for i in range(1, count)
+                )
+                drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
+            words, said = self._words(*alike)
+            if words:
+                look = f"{BOLD};{HALO}"
+                drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, look))
+            axis = names[-1] + "s" * (count > 1)
+            listed = ", ".join([*where, f"{axis} {runs(range(first, first + count))}"])
+            link = f"{self.x.numel()}-{numbers[first]}"  # no other tensor of the picture has it
+            parts.append(linked([link], f"{listed}: {said}", *drawn))
             first += count
         return parts
 
-    def _box(
-        self,
-        is_empty: bool,
-        loads: Sequence[tuple[int, Program]],
-        count: int,
-        place: Place,
-        owner: int | None,
-    ) -> list[str]:
-        """Draw neighbouring cells that look alike."""
+    def _box(self, is_empty: bool, loads: Done, place: Place, edge: str) -> list[str]:
+        """Draw the ground and the edge of cells that look alike."""
         look = FREE
-        edge = SOFT if owner is None else sequence_color(owner)
         line = ""
         if loads:
             step, program = loads[-1]
@@ -166,22 +171,19 @@ class Cells:
             look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
         elif self.accesses and self.step + 1 == steps_of(self.accesses):
             edge, line = WRONG, 'stroke-width="2.5"'
-        drawn = [shape(*place, look), box(*place, "none", 1, edge, line)]
-        pitch = place.width / count
-        if pitch > 12:
-            marks = (
-                f"M{place.x + i * pitch:g} {place.y:g}v{place.height:g}" for i in range(1, count)
-            )
-            drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
-        return drawn
+        return [shape(*place, look), box(*place, "none", 1, edge, line)]
 
-    def _words(self, loads: Sequence[tuple[int, Program]], place: Place, room: float) -> list[str]:
-        """Write which programs load cells in this step, or how often earlier steps did."""
+    def _words(self, is_empty: bool, loads: Done) -> tuple[str, str]:
+        """Return what is written in cells, and what is said of them: the programs that load them.
+
+        Written are those of this step, or how often earlier ones loaded the cells.
+        """
         now = [load for load in loads if load[0] == self.step]
-        words = " ".join(self._names(now))
-        if not words and len(loads) > 1:
-            words = f"{len(loads)} x"
-        return [label(place.x + 3, place.y + 12, words, 11, INK, room, f"{BOLD};{HALO}")]
+        words = " ".join(self._names(now)) or (f"{len(loads)} x" if len(loads) > 1 else "")
+        said = "holds nothing, " if is_empty else ""
+        if not loads:
+            return words, f"{said}not loaded"
+        return words, f"{said}loaded {len(loads)} x, by {' '.join(self._names(loads))}"
 
     def _names(self, loads: Sequence[tuple[int, Program]]) -> list[str]:
         """Return programs as "(1,0)": with as many axes as the grid has."""
@@ -271,11 +273,12 @@ def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    pages = -(-loads.given["seq_lens"] // 16)
-    owners = {
-        int(page): b for b, table in enumerate(loads.given["tables"]) for page in table[: pages[b]]
-    }
     x = loads.given["k_cache"]
+    owners = {
+        page: access.program[0]
+        for access in accesses
+        for page in (access.elements // x[0].numel()).tolist()
+    }
     return headline, Cells(x, accesses, step, rows=True, width=(12, 4.85), owners=owners)
 
 

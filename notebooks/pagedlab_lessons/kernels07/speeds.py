@@ -85,6 +85,7 @@ class Bars:
         line: the value of the line.
         line_says: what it is.
         written: how a value is written.
+        unit: of the value, as it is said.
         now: the name to mark.
     """
 
@@ -92,6 +93,7 @@ class Bars:
     line: float
     line_says: str
     written: str = "{:,.0f}"
+    unit: str = ""
     now: str = ""
 
     def __call__(self, space: Space) -> Drawn:
@@ -124,7 +126,7 @@ class Bars:
             label(x + width + bar + 5, base, value, 12, look=f"{look};{HALO}"),
         ]
         of_line = f"{self.values[name] / self.line:.1%} of {self.line_says.partition(':')[0]}"
-        return linked([name], f"{name}: {value}, {of_line}", *drawn)
+        return linked([name], f"{name}: {value}{self.unit}, {of_line}", *drawn)
 
     def _look(self, name: str) -> tuple[str, float]:
         """Return the colour of a bar and its share: the marked one, a rung, or a peer."""
@@ -135,7 +137,7 @@ class Bars:
 
 def ladder(speeds: dict[str, float], copy: float, now: str) -> Bars:
     """Return bars of speeds in GB/s, beside the speed of a copy."""
-    return Bars(speeds, copy, f"a copy: {copy:,.0f}", now=now)
+    return Bars(speeds, copy, f"a copy: {copy:,.0f}", unit=" GB/s", now=now)
 
 
 def draw_speeds(shape: str) -> Drawing:
