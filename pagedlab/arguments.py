@@ -116,4 +116,5 @@ def counted(count: int, noun: str) -> str:
 
 def in_short(error: BaseException) -> str:
     """The first sentence of an error's message, in one line of at most 200 characters."""
-    return " ".join(str(error).split()).partition(". ")[0][:200]
+    first_sentence = " ".join(str(error).split()).partition(". ")[0]
+    return first_sentence[:200]
