@@ -65,5 +65,6 @@ class Stats:
             f"{self.output_tokens} tokens in {self.seconds:.2f} s "
             f"({self.tokens_per_second:.1f} tokens/s, {self.steps} steps) "
             f"after {self.prompt_tokens} prompt tokens computed and {self.cached_tokens} cached; "
-            f"peak {self.blocks_peak} of {self.num_blocks} blocks, {self.preemptions} preemptions"
+            f"peak {self.blocks_peak} of {self.num_blocks} blocks, "
+            f"{self.preemptions} preemptions"
         )

@@ -26,13 +26,10 @@ if INTERPRETED is True and _version < [3, 7]:
     _parts = vars(interpreter)
     _patch = _parts["_patch_lang_tensor"]
 
-    def _index(number: tl.tensor) -> int:
-        """Convert a tensor to an integer; the interpreter's way does not work with NumPy 2.4."""
-        return int(number.handle.data.item())
-
     def _with_index(tensor: type[tl.tensor], *scope: object) -> None:
+        """Convert a tensor to an integer; the interpreter's way does not work with NumPy 2.4."""
         _patch(tensor, *scope)
-        tensor.__index__ = _index
+        tensor.__index__ = lambda self: int(self.handle.data.item())
 
     _parts["_patch_lang_tensor"] = _with_index
 
