@@ -81,7 +81,7 @@ def page(
     more: str | None = None,
     name: str = "",
     width: float = WIDTH,
-    shown_width: float | None = None,
+    shown_width: float = WIDTH,
 ) -> draw.Drawing:
     """Draw items for a wide page, below a headline, and for a narrow one, which has it already.
 
@@ -91,7 +91,7 @@ def page(
         more: a second line; with "" its room stays empty.
         name: of the wide drawing; by default, and for the narrow one, headline and second line.
         width: of the wide drawing, in pixels.
-        shown_width: its width on a page, if it is smaller.
+        shown_width: its width on a page, in pixels.
     """
     parts = [draw.label(0, 16, headline, 15, draw.INK, width, draw.BOLD)]
     if more:

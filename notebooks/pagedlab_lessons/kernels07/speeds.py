@@ -42,7 +42,7 @@ RUNGS = {  # what each rung changes, and what that does
     "5 more in flight": "Two tiles are loaded ahead instead of one.",
     "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
     "7 splits and their merge": (
-        "Several programs share a sequence; a merge follows. Drawn with tiles of 32, measured with 64."
+        "Several programs share a sequence; a merge follows. Tiles of 64 (drawn: 32)."
     ),
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages

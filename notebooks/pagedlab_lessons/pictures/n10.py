@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from pagedlab_lessons.colors import BLUE, FREE, GREEN, VERMILION, Look
 from pagedlab_lessons.drawing import LINE, Drawing, Run
-from pagedlab_lessons.drawing.flow import WIDTH, Bar, Lane, Lanes, Legend, page
+from pagedlab_lessons.drawing.flow import Bar, Lane, Lanes, Legend, page
 
-LARGE = 860  # pixels that become `WIDTH`, so that letters of 11 have 14 on a page
+LARGE = 860  # pixels that become `flow.WIDTH`, so that letters of 11 have 14 on a page
 SHOWN = 80  # milliseconds
 NAMES = 54  # pixels of the names of lanes
 ARRIVES = 20  # milliseconds: when a new request comes
@@ -94,7 +94,6 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
         Legend(LEGEND),
         more=f"A request that arrives at {ARRIVES} ms has its first token {first:.0f} ms later.",
         width=LARGE,
-        shown_width=WIDTH,
     )
 
 

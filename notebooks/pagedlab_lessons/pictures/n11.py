@@ -30,7 +30,6 @@ from pagedlab_lessons.drawing import (
     shape,
 )
 from pagedlab_lessons.drawing.flow import (
-    WIDTH,
     Beside,
     Blocks,
     Drawn,
@@ -45,7 +44,7 @@ from pagedlab_lessons.drawing.flow import (
 )
 
 LAYER = 2  # whose keys are shown
-LARGE = 860  # pixels that become `WIDTH`, so that letters of 11 have 14 on a page
+LARGE = 860  # pixels that become `flow.WIDTH`, so that letters of 11 have 14 on a page
 
 Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
 
@@ -131,7 +130,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         f"{LAYER}. They differ, because each rank has other heads."
     )
     items: list[Item] = [*tables, Beside(pools), note(explained)]
-    return page(headline, *items, width=LARGE, shown_width=WIDTH)
+    return page(headline, *items, width=LARGE)
 
 
 def _with_key(block: Block, key: Key) -> Block:
@@ -256,7 +255,6 @@ def draw_pipeline(stages: int, batches: int) -> Drawing:
         *lanes,
         note("Time goes to the right. B2 is token 2 of batch B. Dashed: the stage is idle."),
         width=LARGE,
-        shown_width=WIDTH,
     )
 
 
@@ -317,7 +315,6 @@ def draw_ring(ranks: int, hop: int) -> Drawing:
             f"it from the rank above; rank 0 gets it from rank {ranks - 1}."
         ),
         width=LARGE,
-        shown_width=WIDTH,
     )
 
 
