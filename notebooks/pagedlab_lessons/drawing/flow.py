@@ -101,7 +101,7 @@ def page(
     wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
     small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
-    # explore.js looks for this class, and shows the name above the drawing in this colour
+    # explore.js looks for this class, and shows the name above the drawing
     small = small.replace("<svg ", '<svg class="px-narrow" ', 1)
     return draw.Drawing(wide, small)
 
@@ -349,9 +349,9 @@ class Lanes:
         for bar in lane.bars:
             drawn = drawn_blocks.rows(bar.runs, strip)
             first = bar.runs[0]
-            if draw.wide(bar.text, 11) + 7 < strip.unit * (first.stop - first.start):
+            if draw.wide(bar.text, 11) + 3 < strip.unit * (first.stop - first.start):
                 x, _ = strip.corner(first.start)
-                drawn.append(draw.label(x + 6, base - 0.5, bar.text, 11, look=drawn_blocks.HALO))
+                drawn.append(draw.label(x + 2, base - 0.5, bar.text, 11, look=drawn_blocks.HALO))
             parts.append(draw.linked(bar.links, bar.say, *drawn, *around))
             around = []
         return parts

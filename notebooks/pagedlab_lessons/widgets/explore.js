@@ -371,11 +371,10 @@ class ExploreView {
       ),
     );
     this.lightUp(this.lit?.isConnected ? this.lit : null);
-    // The variant for a narrow page has no headline of its own: its name is one, in its colour.
+    // The variant for a narrow page has no headline of its own: its name is one.
     const svg = isVariant ? find(this.picture, "svg") : null;
     const headline = find(this.root, ".px-headline");
     headline.textContent = svg?.getAttribute("aria-label") ?? "";
-    headline.style.color = svg?.getAttribute("color") ?? "";
     this.keepRoom();
   }
 
