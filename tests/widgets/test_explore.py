@@ -184,6 +184,18 @@ def test_which_drawing_has_an_opening(draw, controls, has_one):
     assert (explore(draw, **controls).opening() is not None) == has_one
 
 
+def test_of_a_large_drawing_no_other_setting_is_drawn():
+    """Notebook 09 has a chart with a hundred settings, a second each."""
+    drawn = []
+
+    def draw(width):
+        drawn.append(width)
+        return "x" * 150_001
+
+    assert explore(draw, width=(range(9), 0)).opening() is None
+    assert drawn == [0]
+
+
 def test_an_opening_says_where_a_drawing_fails():
     _, (failed, right) = frames_of(explore(lambda n: f"<p>{6 // n}</p>", n=([0, 1], 1)))
     assert failed.startswith('<p class="pl-alert">ZeroDivisionError')

@@ -23,6 +23,7 @@ from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stor
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
+LARGEST_FRAME = 150_000  # characters of a drawing: to draw all frames of a larger one takes minutes
 MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
@@ -175,7 +176,7 @@ class Explorer(Page):
         None if the drawings are too large, or if there are no controls and no parts to point at.
         """
         page = self.drawn["html"]
-        if not self._controls and "data-" not in page:
+        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
             return None
         draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
         free = {
