@@ -152,7 +152,12 @@ def jupyter_lab(root: Path, chromium) -> Iterator[Lab]:
         with log.open("wb") as output:
             server = subprocess.Popen(
                 [*command, *(f"--{name}={value}" for name, value in options.items())],
-                env={**os.environ, **homes, "IPYTHONDIR": str(scratch / "ipython"), "PYTHONPATH": str(ROOT)},
+                env={
+                    **os.environ,
+                    **homes,
+                    "IPYTHONDIR": str(scratch / "ipython"),
+                    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}",
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
