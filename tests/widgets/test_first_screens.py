@@ -36,10 +36,10 @@ MOVES = {
     "04_sampling_and_beams": (*STEP_BACK, "Step 15 of 15:", "Step 1 of 15:"),
     "05_prefix_caching": ('[data-name="second"]', ["End", *" Or not."], "kind", "Or"),
     "06_online_softmax": ('[data-name="late_score"]', ["End"], "score", "1,000"),
-    "07_the_paged_kernel": ('[data-name="rung"]', ["End"], "Step 1 of 13:", "Step 1 of 2:"),
+    "07_the_paged_kernel": ('[data-name="rung"]', ["Home"], "Step 1 of 2:", "Step 1 of 13:"),
     "08_qwen": (*STEP_BACK, "Step 9:", "Step 1:"),
     "09_continuous_batching": (*STEP_BACK, "After 40 steps", "After 0 steps"),
-    "10_serving_qwen": ('[data-link="s-arrive"]', [], "One token is sampled", "It has no block yet"),
+    "10_serving_qwen": ('[data-name="steps"]', ["End"], "windows of 1 step:", "windows of 16 steps:"),
     "11_two_devices": (*STEP_BACK, "Pool of rank 1", "Pool of rank 1"),
     "12_speculative_decoding": ('[data-name="moment"]', ["End"], "Check 9 of 16", "Check 16 of 16"),
 }

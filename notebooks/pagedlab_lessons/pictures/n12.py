@@ -145,6 +145,7 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         Blocks(blocks, columns, size, height=(36, 30), head=15, font=(12.5, 11)),
         Legend(LEGEND),
         note("A dashed frame: a block that is not allocated yet, or that is released."),
+        shown_width=1015,
     )
 
 
