@@ -109,4 +109,7 @@ def test_no_stored_answer_stands_open_beside_its_guess(path):
         number = re.search(r"<b>(\S*)", data["text/html"])[1]
         outputs = [output for cell in cells[start : end + 1] for output in cell.outputs]
         said = [output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs]
-        assert len(number) < 3 or not any(number in text for text in said), f"{name}: {number} stands open"
+        alone = (
+            rf"(?<![\w.]){re.escape(number)}(?![\d.]*\d)"  # not a part of another number, and not the one in Qwen2.5
+        )
+        assert len(number) < 3 or not re.search(alone, "\n".join(said)), f"{name}: {number} stands open"

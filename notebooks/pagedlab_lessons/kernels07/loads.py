@@ -220,7 +220,7 @@ def opening() -> Explorer:
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
         "query heads. The number beside a page is its id, a colour is a sequence, and each page "
         "has a stripe for each KV head: solid is loaded in this step, pale was loaded before. "
-        "Progress is in % of the rung's steps."
+        "Progress is in % of the rung's steps. A split without keys loads nothing."
     )
     return explore(
         partial(_draw_opening, _loads_of_rungs()),
@@ -256,7 +256,8 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
     if rung[0] == "7":
         axes += ", split"
-    explained = note(f"colour: sequence; solid: loaded now, by program ({axes})")
+    loaded = f"solid: loaded now, by program ({axes})"
+    explained = note(f"colour: sequence; {loaded}; outlined: not yet; dotted: empty")
     name = f"Rung {rung}: the keys that its programs load. {headline}"
     return page(headline, explained, cells, change, name=name)
 
