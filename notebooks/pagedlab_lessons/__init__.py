@@ -9,7 +9,7 @@ Notebooks, benchmarks and tools import it too. What each file is for, and the no
     kernels07       puzzles, the ladder of kernels, pictures of their loads  07
     watched_ranks   ranks whose caches can be looked at                      11
     baseline        the same prompts through transformers' own `generate`    08, 10
-    pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13
+    pictures        nNN.py has the pictures of notebook NN                   01-05, 08-13, 15
     drawing         blocks, words in slots, rows of tokens: what every picture is drawn with
     plots           figures
     figure_words    what is seen of a figure, in words

@@ -106,7 +106,9 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
         steps: of a window.
     """
     idle = Run(0, SHOWN, FREE, LINE)
-    host, gpu, request = ([Bar([idle], [name], f"{name}: white is idle")] for name in LANES)
+    host, gpu, request = (
+        [Bar([idle], [name], f"{name}: idle where it is empty")] for name in LANES
+    )
     for number, window in enumerate(windows, 1):
         if window.planned.begin >= SHOWN:
             break
