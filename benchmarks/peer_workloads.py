@@ -7,8 +7,8 @@
     turns     64 conversations of 6 turns: 60 new tokens and an answer of 100, after all before
     shared    128 prompts that share 1,024 tokens and have 64 of their own, answers of 64
     long      32 prompts of 12,000 tokens, answers of 256
-    prefill   64 prompts of 2,048 tokens, one new token
-    short     2,048 requests, prompts and answers of 16 to 64 tokens
+    prefill   640 prompts of 2,048 tokens, one new token
+    short     5,120 requests, prompts and answers of 16 to 64 tokens
     ends      512 questions in English; an answer ends where the model ends it, or after 1,024 tokens
     one       a single sequence, greedy: milliseconds a token over 256 tokens, after the first
 
@@ -149,11 +149,11 @@ def long(seed: int) -> Workload:
 
 
 def prefill(seed: int) -> Workload:
-    return Workload([equal(seed, 64, 2048, 1)], unit="prompt tokens/s")
+    return Workload([equal(seed, 640, 2048, 1)], unit="prompt tokens/s")
 
 
 def short(seed: int) -> Workload:
-    return Workload([between(seed, 2048, 16, 64)])
+    return Workload([between(seed, 5120, 16, 64)])
 
 
 def ends(seed: int) -> Workload:
