@@ -204,33 +204,6 @@ def flashinfer(inputs: Inputs, backend: str) -> list[Run]:
     return runs
 
 
-def vllm_triton(inputs: Inputs) -> list[Run]:
-    """vLLM's Triton kernel, with the split path for decodes that vLLM itself would choose."""
-    module = importlib.import_module("vllm.v1.attention.ops.triton_unified_attention")
-    longest, segments = max(inputs.case.queries), 16
-    batch, device = len(inputs.case.lengths), inputs.seq_lens.device
-    shape = (batch, inputs.heads, segments)
-    dim = 1 << (inputs.dim - 1).bit_length()
-    scratch = {
-        "seq_threshold_3D": 128 // inputs.kv_heads,
-        "num_par_softmax_segments": segments,
-        "softmax_segm_output": torch.empty((*shape, dim), dtype=torch.float32, device=device),
-        "softmax_segm_max": torch.empty(shape, dtype=torch.float32, device=device),
-        "softmax_segm_expsum": torch.empty(shape, dtype=torch.float32, device=device),
-    }
-
-    def run(i: int) -> torch.Tensor:
-        q, k, v, table, lens, starts = inputs.paged(i)
-        out = torch.empty_like(q)
-        module.unified_attention(
-            q, k, v, out, starts, longest, lens, max(inputs.case.lengths), inputs.dim**-0.5, True, (-1, -1),
-            table, 0, None, None, None, **scratch,
-        )  # fmt: skip
-        return out
-
-    return for_each_set(inputs, run)
-
-
 def flash_attention(inputs: Inputs) -> list[Run]:
     """FlashAttention 3, for Hopper, over the same pages, in vLLM's build, which takes pages of any size."""
     function = importlib.import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
@@ -254,6 +227,5 @@ METHODS: dict[str, Callable[[Inputs], list[Run]]] = {
     "FlashInfer decode": partial(flashinfer, backend="decode"),
     "FlashInfer fa2": partial(flashinfer, backend="fa2"),
     "FlashInfer fa3": partial(flashinfer, backend="fa3"),
-    "vLLM Triton": vllm_triton,
     "FlashAttention paged, vLLM's build": flash_attention,
 }

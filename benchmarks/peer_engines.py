@@ -305,8 +305,6 @@ def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
     works = workload.rounds
     for work in works:
         work.prompts = work.prompts or chat_prompts(work.texts, model)
-    for work in workload.warm:
-        timed(engine, work)
     seconds = []
     num_tokens = 0
     before: list[list[int]] = [[] for _ in works[0].prompts]

@@ -5,7 +5,6 @@
               answers of 150 (4 to 1,024)
     samples   32 prompts of 1,000 tokens, 8 answers of 256 tokens to each
     turns     64 conversations of 6 turns: 60 new tokens and an answer of 100, after all before
-    shared    128 prompts that share 1,024 tokens and have 64 of their own, answers of 64
     long      32 prompts of 12,000 tokens, answers of 256
     prefill   640 prompts of 2,048 tokens, one new token
     short     5,120 requests, prompts and answers of 16 to 64 tokens
@@ -72,13 +71,11 @@ class Workload:
         unit: "output tokens/s", "prompt tokens/s" or "ms a token". Milliseconds are the
             difference between two works that differ in the length of their answers.
         continues: whether the works are turns of the same conversations.
-        warm: works that are sent before, and are not timed.
     """
 
     rounds: list[Work]
     unit: str = "output tokens/s"
     continues: bool = False
-    warm: list[Work] = field(default_factory=list)
 
 
 @dataclass
@@ -136,14 +133,6 @@ def turns(seed: int) -> Workload:
     return Workload(works, continues=True)
 
 
-def shared(seed: int) -> Workload:
-    rng = random.Random(seed)
-    beginning = ids(rng, 1024)
-    prompts = [beginning + ids(rng, 64) for _ in range(128)]
-    first = Work([beginning + ids(rng, 64)], [1])
-    return Workload([Work(prompts, [64] * 128)], warm=[first])
-
-
 def long(seed: int) -> Workload:
     return Workload([equal(seed, 32, 12_000, 256)])
 
@@ -170,7 +159,7 @@ def one(seed: int) -> Workload:
     return Workload(works, unit="ms a token")
 
 
-WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, shared, long, prefill, short, ends, one)}
+WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, long, prefill, short, ends, one)}
 
 
 def arrivals(rate: float, seed: int) -> list[Arrival]:

@@ -16,7 +16,7 @@ SMALL = {
     "peers": "--model data/tiny-qwen2 --engines pagedlab --workloads one --rounds 1 --vocabulary 2000 --rates 32",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4",
-    "speculative": "--tokens 6 --k 2 --prompts story",
+    "speculative": "--tokens 6",
 }
 
 
