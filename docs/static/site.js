@@ -19,25 +19,14 @@ function countGaps(line) {
 }
 
 /**
- * Marks a text of a result as a table, or as words; and in a table, the lines that are no rows.
+ * Marks a text of a result as a table, or as words.
  *
  * @param {HTMLElement} pre
  */
 function markText(pre) {
   const lines = (pre.textContent ?? "").split("\n");
   const rows = lines.filter((line) => countGaps(line) >= FEWEST_GAPS);
-  const isTable = rows.length >= FEWEST_ROWS;
-  pre.classList.add(isTable ? "columns" : "words");
-  const texts = [...pre.childNodes].filter((node) => node.textContent);
-  if (texts.length !== 1 || !(texts[0] instanceof Text)) return; // it has colours
-  const parts = lines.map((line) => {
-    if (!line.trim() || (isTable && countGaps(line))) return line;
-    const words = document.createElement("span");
-    words.className = "line";
-    words.textContent = line;
-    return words;
-  });
-  texts[0].replaceWith(...parts.flatMap((part, i) => (i ? ["\n", part] : [part])));
+  pre.classList.add(rows.length >= FEWEST_ROWS ? "columns" : "words");
 }
 
 for (const pre of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(TEXTS))) {
