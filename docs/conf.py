@@ -71,12 +71,6 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # a list, since a property among the attributes has an entry already
-napoleon_custom_sections = [
-    ("What to run", "params_style"),
-    ("Limits", "params_style"),
-    ("Your own classes", "params_style"),
-    ("Speed", "params_style"),
-]
 autosummary_generate = False  # tables only, no page a name
 default_role = "literal"  # docstrings have `names` in single backticks
 
