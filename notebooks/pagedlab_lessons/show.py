@@ -32,6 +32,8 @@ def show_source(*objects: Any) -> Source:
 
 def _read(item: Any) -> str:
     """Return the place of an object, as a comment, and its source."""
+    if isinstance(item, property):
+        item = item.fget
     # what was decorated: of a Triton kernel, the Python function
     item = inspect.unwrap(getattr(item, "fn", item))
     try:
