@@ -65,12 +65,12 @@ class Detokenizer:
     def __init__(
         self, tokenizer: Any, stop: tuple[str, ...] = (), context: list[int] | None = None
     ) -> None:
+        # The library's DecodeStream raises at bytes that are no text.
         self._decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
         self._ids = list(context or ())  # the tokens of the piece before, and those after it
         self._before = self._decode(self._ids)  # the text of the piece before
         self._num_before = len(self._ids)  # its tokens
         self._stop = stop
-        self._longest_tail = max(map(len, stop), default=1) - 1  # that can begin a stop string
         self._num_taken = 0  # characters that `take` has returned
         self.text = ""
         self.stopped = False
@@ -100,13 +100,8 @@ class Detokenizer:
 
     def _add(self, piece: str) -> None:
         """Append a piece to the text, and cut the text before the first stop string."""
-        length_before = len(self.text)
         self.text += piece
-        if not self._stop:
-            return
-        # A stop string may begin in the text before the piece.
-        begin = max(0, length_before - self._longest_tail)
-        hits = [self.text.find(stop, begin) for stop in self._stop]
+        hits = [self.text.find(stop) for stop in self._stop]
         found = [at for at in hits if at >= 0]
         if found:
             self.text = self.text[: min(found)]
@@ -119,16 +114,9 @@ class Detokenizer:
             finished: whether no token follows. If more tokens follow, an end of the text that may
                 begin a stop string is held back.
         """
-        end = len(self.text) if finished else self._certain_length()
-        piece = self.text[self._num_taken : end]
-        self._num_taken = max(self._num_taken, end)
-        return piece
-
-    def _certain_length(self) -> int:
-        """Characters before the longest end of the text that may begin a stop string."""
-        length = len(self.text)
-        for start in range(max(0, length - self._longest_tail), length):
-            tail = self.text[start:]
-            if any(stop.startswith(tail) for stop in self._stop):
-                return start
-        return length
+        held = 0
+        if not finished:
+            begins = [stop[:length] for stop in self._stop for length in range(1, len(stop))]
+            held = max((len(begin) for begin in begins if self.text.endswith(begin)), default=0)
+        start, self._num_taken = self._num_taken, len(self.text) - held
+        return self.text[start : self._num_taken]

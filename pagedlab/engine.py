@@ -190,8 +190,7 @@ class LLM:
 
         self.model = self.open_model(model, device, dtype, verbose)
         if attention_backend == "auto":
-            is_double = self.model.module.dtype == torch.float64
-            self.attend = fastest_backend(self.model.device, verbose, is_double)
+            self.attend = fastest_backend(self.model.device, verbose)
         self.forward: Forward = self.model.forward
         self.sample_rows: Sampler = sample_rows
         self.max_batch_tokens = max_batch_tokens or BATCH_TOKENS[self.model.device.type]
@@ -270,15 +269,10 @@ class LLM:
         it, the next call drops all requests: their outputs end with the reason "error", and the
         next step returns them, too.
         """
-        completions = self._step()
-        dropped, self._dropped = self._dropped, []
-        return dropped + completions
-
-    def _step(self) -> list[Completion]:
-        """Run one step, as `generate` and `stream` do. Who calls `step` hears what was dropped."""
         began = time.perf_counter()
         with self.whole():
-            completions = self.advance()
+            completions = self._dropped + self.advance()
+            self._dropped = []
         self.stats.seconds += time.perf_counter() - began
         if self._inbox:
             self.catch_up()
@@ -575,7 +569,7 @@ class LLM:
             self.soon(start)
             for completion in completions:
                 while not completion.finished:
-                    self._step()
+                    self.step()
                 _raise_if_dropped(completion)
         finally:
             for completion in completions:
@@ -616,7 +610,7 @@ class LLM:
             finished = False
             while not finished:
                 if not completion.finished:  # steps of others may have finished it
-                    self._step()
+                    self.step()
                 finished = completion.finished
                 if piece := detokenizer.take(finished):
                     yield piece

@@ -97,13 +97,8 @@ class KVCache:
 
     def copy_blocks(self, copies: Seq[BlockCopy]) -> None:
         """Copy whole blocks in every layer. All sources are read before a block is written."""
-        sources = [copy.source for copy in copies]
-        destinations = [copy.destination for copy in copies]
-        # A source may be free again, and the destination of another copy. The kernel takes none.
-        if self._in_triton and set(sources).isdisjoint(destinations):
-            from pagedlab.kernels.cache import copy_blocks  # needs Triton
-
-            copy_blocks(self.keys, self.values, sources, destinations)
-        elif copies:
+        if copies:
+            sources = [copy.source for copy in copies]
+            destinations = [copy.destination for copy in copies]
             self.keys[:, destinations] = self.keys[:, sources]
             self.values[:, destinations] = self.values[:, sources]

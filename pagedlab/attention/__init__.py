@@ -76,23 +76,18 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
-    return fastest_backend(q.device, True, q.dtype == torch.float64)(q, *args)
+    return fastest_backend(q.device)(q, *args)
 
 
 @lru_cache
-def fastest_backend(
-    device: torch.device, verbose: bool = True, is_double: bool = False
-) -> PagedAttention:
+def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
     """Return the attention function that "auto" uses on this device.
 
     Args:
         device: the device of the tensors.
         verbose: print, once, which backend it is and why.
-        is_double: whether the tensors are float64.
     """
     problem = why_not(device)
-    if is_double and not problem:
-        problem = "the Triton kernels compute in float32, not in float64"
     if verbose:
         chosen = (
             f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})"

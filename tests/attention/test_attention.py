@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.attention import BACKENDS, fastest_backend, get_backend, paged_attention, paged_decode
+from pagedlab.attention import BACKENDS, fastest_backend, paged_attention, paged_decode
 from support.attention_cases import (
     DEVICE,
     HEADS,
@@ -138,4 +138,3 @@ def test_auto_takes_torch_on_a_cpu_and_says_so_once(capsys):
     outs = [case.attend("auto") for _ in range(2)]
     assert capsys.readouterr().out == "attention: torch (no GPU)\n"
     assert torch.equal(outs[0], case.attend("torch"))
-    assert fastest_backend(torch.device("cpu"), is_double=True) is get_backend("torch")

@@ -24,7 +24,6 @@ class Recorder(ExitStack):
     Args:
         llm: an `LLM`, or an engine with these attributes of it: `model.name`, `pool`, `scheduler`,
             `plan`, `decode`, `on_step` and `on_forward`.
-        words: note the text of each token, and not only the blocks.
         readings: functions whose values are noted after each step, by name: numbers, None, or lists
             of them in lists.
         drawn: blocks whose changes are noted one by one, at most.
@@ -39,7 +38,6 @@ class Recorder(ExitStack):
         self,
         llm: Any,
         *,
-        words: bool = True,
         readings: Mapping[str, Reading] | None = None,
         drawn: int = MAX_BLOCKS,
         most: int | None = None,
@@ -66,8 +64,8 @@ class Recorder(ExitStack):
         self._most = most
         self._after_step = on_step
         self._pool_log = PoolLog(llm, drawn)
-        self._sequence_log = SequenceLog(llm, words)
-        self._step_log = StepLog(llm, words)
+        self._sequence_log = SequenceLog(llm)
+        self._step_log = StepLog(llm)
         self.update()
         self._pool_log.listen(self)
         self._step_log.listen(self)
