@@ -71,31 +71,27 @@ class Output:
             new: the tokens.
             ends: tokens that end a text.
         """
-        tokens = new.token_ids
-        if tokens[-1:] == [NO_TOKEN]:
-            tokens = tokens[:-1]
-            self.finish_reason = "error"
-            self.error = NOT_FINITE
-        count = len(tokens)
-        if ends or self.detokenizer is not None:
-            count = self._count_until_end(tokens, ends)
-        self.token_ids += tokens[:count]
+        before = len(self.token_ids)
+        for token in new.token_ids:
+            if token == NO_TOKEN:
+                self.finish_reason = "error"
+                self.error = NOT_FINITE
+                break
+            self.token_ids.append(token)
+            if self._is_end(token, ends):
+                self.finish_reason = "stop"
+                break
+        count = len(self.token_ids) - before
         if self.logprobs is not None:
             self.logprobs += new.reports[:count]
         return count
 
-    def _count_until_end(self, token_ids: list[int], ends: frozenset[int]) -> int:
-        """Count the tokens up to one that ends the text, which then has a finish reason."""
-        for count, token in enumerate(token_ids, 1):
-            is_end = token in ends
-            if self.detokenizer is not None and not is_end:
-                self.detokenizer.push(token)
-                is_end = self.detokenizer.stopped
-            if is_end:
-                self.finish_reason = "stop"
-                self.error = None
-                return count
-        return len(token_ids)
+    def _is_end(self, token: int, ends: frozenset[int]) -> bool:
+        """Whether a new token ends the text: one of `ends`, or the last of a stop string."""
+        if token in ends or self.detokenizer is None:
+            return token in ends
+        self.detokenizer.push(token)
+        return self.detokenizer.stopped
 
     def complete_text(self) -> bool:
         """Add the rest of the text after the last token. Return whether a stop string ends it."""
