@@ -27,7 +27,6 @@ from torch import Tensor
 from pagedlab.arguments import (
     a_function,
     integer,
-    one_of,
     optional_integer,
     subclass,
     token_id_list,
@@ -329,10 +328,9 @@ class LLM:
         """Fork the samples of a prompt that has been computed, and give each its first token."""
         new = sampled[sequence]
         outputs = self._completions[sequence.request_id].outputs
-        is_streamed = outputs[0].detokenizer is not None
         for child in self.scheduler.fork(sequence):
             sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.tokenizer, is_streamed)
+            self._outputs[child] = new_output(child, self.model.tokenizer)
             outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
@@ -354,9 +352,7 @@ class LLM:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        if reason in ("stop", "length") and output.complete_text():
-            reason = "stop"
-        output.finish_reason = sequence.finish_reason = reason
+        sequence.finish_reason = output.finish(reason)
         if reason == "error":
             # Its KV may be NaN too. No other may share it: 0 * NaN is NaN, even where a token that
             # is not seen has weight 0.
@@ -442,7 +438,6 @@ class LLM:
         prompt: Prompt,
         sampling: SamplingParams | None = None,
         *,
-        stream: bool = False,
         salt: str | None = None,
     ) -> int:
         """Queue a prompt and return its request id. `step` computes it, `abort` ends it.
@@ -450,14 +445,12 @@ class LLM:
         Args:
             prompt: a text, a list of token ids, or a list of chat messages.
             sampling: the parameters.
-            stream: whether its outputs yield their texts in pieces.
             salt: as in `generate`.
 
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        one_of("stream", stream, (True, False))
-        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt, stream)
+        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
         self.soon(partial(self._start, sequence, completion))
         return sequence.request_id
 
@@ -482,7 +475,7 @@ class LLM:
         return len(self._completions)
 
     def _new_request(
-        self, prompt: Any, params: SamplingParams, salt: str | None, stream: bool = False
+        self, prompt: Any, params: SamplingParams, salt: str | None
     ) -> tuple[Sequence, Completion]:
         """Return the first sequence of a request, which is not queued yet, and its completion.
 
@@ -504,7 +497,7 @@ class LLM:
             num_to_fork=params.n - 1,
         )
         self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.tokenizer, stream)
+        output = new_output(sequence, self.model.tokenizer)
         return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
@@ -598,13 +591,11 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        return self._pieces(*self._new_request(prompt, params, salt, stream=True))
+        return self._pieces(*self._new_request(prompt, params, salt))
 
     def _pieces(self, sequence: Sequence, completion: Completion) -> Iterator[str]:
         """Run a request and yield its text. It is aborted if the caller stops early."""
         [output] = completion.outputs
-        detokenizer = output.detokenizer
-        assert detokenizer is not None
         try:
             self.soon(partial(self._start, sequence, completion))
             finished = False
@@ -612,7 +603,7 @@ class LLM:
                 if not completion.finished:  # steps of others may have finished it
                     self.step()
                 finished = completion.finished
-                if piece := detokenizer.take(finished):
+                if piece := output.take():
                     yield piece
             _raise_if_dropped(completion)
             if output.error:

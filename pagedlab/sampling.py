@@ -188,8 +188,9 @@ def _limited(scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
         params: the parameters of each row.
     """
     ranked, order = scaled.sort(dim=1, descending=True, stable=True)
-    rank = torch.arange(ranked.shape[1], device=ranked.device)
-    top_k = _column([p.top_k or math.inf for p in params], ranked)
+    vocabulary = ranked.shape[1]
+    rank = torch.arange(vocabulary, device=ranked.device)
+    top_k = _column([min(p.top_k or vocabulary, vocabulary) for p in params], ranked)
     ranked = ranked.masked_fill(rank >= top_k[:, None], -torch.inf)
     probs = torch.softmax(ranked, dim=1)
     likelier = probs.cumsum(dim=1) - probs  # total probability of the lower ranks

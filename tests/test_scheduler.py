@@ -165,7 +165,7 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
             if what < 0.25:
                 prompt, params = some_request(rng, common)
                 try:
-                    request_id = llm.add(prompt, params, salt=rng.choice([None, "a"]), stream=rng.random() < 0.6)
+                    request_id = llm.add(prompt, params, salt=rng.choice([None, "a"]))
                     asked[request_id] = prompt, params
                     counts["requests"] += 1
                 except ValueError:
