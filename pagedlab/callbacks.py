@@ -2,10 +2,9 @@
 
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import shown
+from pagedlab.arguments import a_function
 
 
 class Callbacks(list[Callable[..., None]]):
@@ -13,12 +12,13 @@ class Callbacks(list[Callable[..., None]]):
 
     def subscribe(self, callback: Callable[..., None]) -> Callable[[], None]:
         """Add a function. The function returned removes it; a second call does nothing."""
-        if not callable(callback):
-            raise ValueError(f"callback must be a function, got {shown(callback)}")
-        self.append(callback)
-        subscription = ExitStack()
-        subscription.callback(self.remove, callback)
-        return subscription.close
+        self.append(a_function("callback", callback, "to call"))
+
+        def stop() -> None:
+            if callback in self:
+                self.remove(callback)
+
+        return stop
 
     def call(self, *arguments: Any) -> None:
         """Call every function. An error becomes a warning."""

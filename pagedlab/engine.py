@@ -554,12 +554,9 @@ class LLM:
                 raise ValueError(f"{where}{error}") from None
         completions = [completion for _, completion in requests]
 
-        def start() -> None:
-            for sequence, completion in requests:
-                self._start(sequence, completion)
-
         try:
-            self.soon(start)
+            for sequence, completion in requests:
+                self.soon(partial(self._start, sequence, completion))
             for completion in completions:
                 while not completion.finished:
                     self.step()

@@ -61,6 +61,9 @@ class Sequence:
     num_to_fork: int = 0
     finish_reason: str | None = None
 
+    def __repr__(self) -> str:
+        return self.name
+
     @property
     def name(self) -> str:
         """The name that users see, "r0" or "r0.2"."""
@@ -151,14 +154,6 @@ class Plan:
     operations: list[Callable[[KVCache], None]] = field(default_factory=list)
     admitted: dict[Sequence, int] = field(default_factory=dict)
     preempted: dict[Sequence, str] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        tokens = ", ".join(f"{c.sequence.name}[{c.start}:{c.stop}]" for c in self.chunks)
-        parts = [f"computes {tokens or 'nothing'}"]
-        parts += [f"copies block {copy.source} to {copy.destination}" for copy in self.copies]
-        parts += [f"admits {sequence.name}" for sequence in self.admitted]
-        parts += [f"preempts {sequence.name} by {how}" for sequence, how in self.preempted.items()]
-        return f"Plan({'; '.join(parts)})"
 
 
 class Scheduler:

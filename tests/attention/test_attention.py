@@ -111,15 +111,16 @@ def test_shapes_that_do_not_fit():
     case = make(0, [(1, 20), (2, 5)])
     names = ("q", "k_cache", "v_cache", "block_tables", "seq_lens", "query_starts")
     good = dict(zip(names, case.arguments(), strict=True))
-    for name, bad, message in [
-        ("q", case.q[0], "q must be "),
-        ("q", case.q[:, :, :32], "k_cache must be .* after .*'D': 32"),
-        ("q", case.q[:, :3], "3 query heads cannot share 2 KV heads"),
-        ("v_cache", case.v_cache[:-1], "v_cache must be .* after .*'num_blocks': 6"),
-        ("seq_lens", case.seq_lens[:1], "seq_lens must be .* after .*'B': 2"),
-        ("query_starts", case.query_starts[:2], "query_starts must be .* after .*'B . 1': 3"),
+    for name, bad in [
+        ("q", case.q[0]),
+        ("q", case.q[:, :, :32]),
+        ("q", case.q[:, :3]),
+        ("v_cache", case.v_cache[:-1]),
+        ("block_tables", case.block_tables[0]),
+        ("seq_lens", case.seq_lens[:1]),
+        ("query_starts", case.query_starts[:2]),
     ]:
-        with refused(f"^{message}"):
+        with refused(r"^the shapes must be q \[T, Hq, D\], .* they are \[\["):
             paged_attention(**{**good, name: bad})
 
 
