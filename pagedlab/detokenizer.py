@@ -4,10 +4,11 @@ It never returns half a character, nor text that a later stop string would cut o
 the new tokens add to that of the prompt: alone, the first token may lose its space, as in Llama 2.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from functools import partial
 from os.path import commonprefix
-from typing import Any
+
+Decode = Callable[[list[int]], str]
 
 CONTEXT = 8  # tokens of a prompt that are decoded with the new ones
 INCOMPLETE = "\ufffd"  # a decoded text ends with it while a character is incomplete
@@ -27,7 +28,7 @@ class Detokenizer:
     """Turns the tokens of one sequence into pieces of text.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        decode: returns the text of token ids, without special tokens.
         prompt_ids: the tokens of the prompt.
         stop: strings that end the text.
 
@@ -37,10 +38,10 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Any, prompt_ids: Seq[int] = (), stop: tuple[str, ...] = ()
+        self, decode: Decode, prompt_ids: Seq[int] = (), stop: tuple[str, ...] = ()
     ) -> None:
         # The library's DecodeStream raises at bytes that are no text.
-        self._decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+        self._decode = decode
         self._ids = self._context(list(prompt_ids))  # tokens of the piece before, and after it
         self._before = self._decode(self._ids)  # the text of the piece before
         self._num_before = len(self._ids)  # its tokens
@@ -71,12 +72,13 @@ class Detokenizer:
         """
         for token_id in token_ids[self._num_read :]:
             self._num_read += 1
-            self._push(token_id)
+            self.push(token_id)
         if is_whole and not self._is_whole:
             self._is_whole = True
             self._add(_added(self._before, self._decode(self._ids)))
 
-    def _push(self, token_id: int) -> None:
+    def push(self, token_id: int) -> None:
+        """Read one token."""
         self._ids.append(token_id)
         whole = self._decode(self._ids)
         piece = _added(self._before, whole)

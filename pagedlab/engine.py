@@ -330,7 +330,7 @@ class LLM:
         outputs = self._completions[sequence.request_id].outputs
         for child in self.scheduler.fork(sequence):
             sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.tokenizer)
+            self._outputs[child] = new_output(child, self.model.decode)
             outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
@@ -497,7 +497,7 @@ class LLM:
             num_to_fork=params.n - 1,
         )
         self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.tokenizer)
+        output = new_output(sequence, self.model.decode)
         return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:

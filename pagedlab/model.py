@@ -290,7 +290,7 @@ class Model:
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of these tokens, without special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return self.tokenizer.backend_tokenizer.decode(token_ids)
 
 
 def is_one_prompt(prompts: Any) -> bool:

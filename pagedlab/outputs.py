@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from pagedlab.detokenizer import Detokenizer
+from pagedlab.detokenizer import Decode, Detokenizer
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.scheduler import Sequence
 
@@ -113,11 +112,11 @@ class Output:
         )
 
 
-def new_output(sequence: Sequence, tokenizer: Any) -> Output:
+def new_output(sequence: Sequence, decode: Decode) -> Output:
     """Return the output of a new sequence."""
     params = sequence.params
     prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
-    detokenizer = Detokenizer(tokenizer, prompt_ids, tuple(params.stop))
+    detokenizer = Detokenizer(decode, prompt_ids, tuple(params.stop))
     return Output(detokenizer, logprobs=None if params.logprobs is None else [])
 
 

@@ -141,8 +141,7 @@ class BeamSearch:
         """Compute the tokens that have no KV, and return the logits [beams, V] of the next ones."""
         llm, scheduler = self.llm, self.scheduler
         while self.beams[0].num_uncomputed:  # a long prompt takes several passes
-            with llm.whole():  # a reset that is due happens now
-                pass
+            llm.catch_up()  # a reset that is due happens now
             if scheduler.pool is not llm.pool:
                 raise RuntimeError(WAS_RESET)
             with llm.whole():
@@ -203,7 +202,7 @@ class BeamSearch:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
         prompt_ids = beam.token_ids[: beam.num_prompt_tokens]
-        detokenizer = Detokenizer(self.llm.model.tokenizer, prompt_ids)
+        detokenizer = Detokenizer(self.llm.model.decode, prompt_ids)
         output = Output(detokenizer, beam.output_ids, reason, score=self.score(beam))
         self.ended.append((self.score(beam), output))
 

@@ -148,10 +148,8 @@ def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
     assert Replay(recording).seek(1).sequences["r0"].blocks == []
 
 
-def test_a_recorder_takes_an_engine_and_a_function_and_a_closed_one_watches_nothing(tiny):
+def test_a_recorder_takes_an_engine_and_a_closed_one_watches_nothing(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
-    with refused("^on_step must be a function without arguments, got 5$"):
-        Recorder(llm, on_step=5)
     with refused("^llm must be an LLM, got None$"):
         Recorder(None)
     with Recorder(llm) as recorder:

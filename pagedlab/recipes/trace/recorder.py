@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import a_function, shown
+from pagedlab.arguments import shown
 from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
 from pagedlab.recipes.trace.pool_log import PoolLog
 from pagedlab.recipes.trace.replay import Replay
@@ -31,7 +31,7 @@ class Recorder(ExitStack):
         on_step: called when a step has been noted.
 
     Raises:
-        ValueError: If `llm` lacks one of these, or if `on_step` is no function.
+        ValueError: If `llm` lacks one of these.
     """
 
     def __init__(
@@ -45,8 +45,6 @@ class Recorder(ExitStack):
     ) -> None:
         if not hasattr(llm, "on_forward"):
             raise ValueError(f"llm must be an LLM, got {shown(llm)}")
-        if on_step is not None:
-            a_function("on_step", on_step, "without arguments")
         super().__init__()
         pool = llm.pool
         drawn = min(pool.num_blocks, drawn)

@@ -154,9 +154,11 @@ class Replay:
 
     def busiest_step(self) -> int:
         """The step with most blocks in use; of the steps with a copy, if there are any."""
-        steps = range(len(self.steps))
-        with_copy = [i for i in steps if "copies" in self.steps[i]]
-        return max(with_copy or steps, key=lambda i: (self.steps[i].get("used", 0), i))
+        return max(range(len(self)), key=self._rank)
+
+    def _rank(self, step: int) -> tuple[bool, int, int]:
+        now = self.steps[step]
+        return "copies" in now, now.get("used", 0), step
 
 
 def moments(recording: dict[str, Any]) -> list[dict[str, SequenceState]]:
