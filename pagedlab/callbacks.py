@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import a_function
+from pagedlab.arguments import shown
 
 
 class Callbacks(list[Callable[..., None]]):
@@ -12,13 +13,12 @@ class Callbacks(list[Callable[..., None]]):
 
     def subscribe(self, callback: Callable[..., None]) -> Callable[[], None]:
         """Add a function. The function returned removes it; a second call does nothing."""
-        self.append(a_function("callback", callback, "to call"))
-
-        def stop() -> None:
-            if callback in self:
-                self.remove(callback)
-
-        return stop
+        if not callable(callback):
+            raise ValueError(f"callback must be a function, got {shown(callback)}")
+        self.append(callback)
+        subscription = ExitStack()
+        subscription.callback(self.remove, callback)
+        return subscription.close
 
     def call(self, *arguments: Any) -> None:
         """Call every function. An error becomes a warning."""

@@ -330,7 +330,7 @@ class LLM:
         outputs = self._completions[sequence.request_id].outputs
         for child in self.scheduler.fork(sequence):
             sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.decode)
+            self._outputs[child] = new_output(child, self.model.tokenizer)
             outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
@@ -450,9 +450,7 @@ class LLM:
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
-        self.soon(partial(self._start, sequence, completion))
-        return sequence.request_id
+        return self._queue(prompt, one_each(sampling, 1)[0], salt).request_id
 
     def abort(self, request_id: int) -> None:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
@@ -474,10 +472,8 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _new_request(
-        self, prompt: Any, params: SamplingParams, salt: str | None
-    ) -> tuple[Sequence, Completion]:
-        """Return the first sequence of a request, which is not queued yet, and its completion.
+    def _queue(self, prompt: Any, params: SamplingParams, salt: str | None) -> Completion:
+        """Queue a prompt, and return its completion.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -497,11 +493,13 @@ class LLM:
             num_to_fork=params.n - 1,
         )
         self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.decode)
-        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
+        output = new_output(sequence, self.model.tokenizer)
+        completion = Completion(request_id, ids[:], [output], time.perf_counter())
+        self.soon(partial(self._start, sequence, completion))
+        return completion
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
-        """Queue a request."""
+        """Give a request to the scheduler."""
         if not self._completions:
             self.stats = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
         self._completions[sequence.request_id] = completion
@@ -533,7 +531,7 @@ class LLM:
 
         Raises:
             ValueError: If a prompt cannot be served. The message names the first such prompt, and
-                no prompt is started.
+                no prompt is computed.
 
         Examples:
             >>> from pagedlab import LLM, SamplingParams
@@ -545,18 +543,14 @@ class LLM:
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        requests = []
-        for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
-            try:
-                requests.append(self._new_request(prompt, asked, salt))
-            except ValueError as error:
-                where = f"prompt {number}: " if len(batch) > 1 else ""
-                raise ValueError(f"{where}{error}") from None
-        completions = [completion for _, completion in requests]
-
+        completions: list[Completion] = []
         try:
-            for sequence, completion in requests:
-                self.soon(partial(self._start, sequence, completion))
+            for number, (each, asked) in enumerate(zip(batch, params, strict=True)):
+                try:
+                    completions.append(self._queue(each, asked, salt))
+                except ValueError as error:
+                    where = f"prompt {number}: " if len(batch) > 1 else ""
+                    raise ValueError(f"{where}{error}") from None
             for completion in completions:
                 while not completion.finished:
                     self.step()
@@ -569,7 +563,7 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
     ) -> Iterator[str]:
-        """Return an iterator over the new text of one prompt, piece by piece.
+        """Yield the new text of one prompt, piece by piece.
 
         If the loop over it ends early, the request is aborted.
 
@@ -580,21 +574,17 @@ class LLM:
 
         Raises:
             ValueError: If the prompt cannot be served, or if several sequences are requested.
-            RuntimeError: In the loop, if the engine was reset.
-            FloatingPointError: In the loop, if a logit is NaN or inf.
+            RuntimeError: If the engine was reset.
+            FloatingPointError: If a logit is NaN or inf.
         """
         params = one_each(sampling, 1)[0]
         if params.n > 1:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        return self._pieces(*self._new_request(prompt, params, salt))
-
-    def _pieces(self, sequence: Sequence, completion: Completion) -> Iterator[str]:
-        """Run a request and yield its text. It is aborted if the caller stops early."""
+        completion = self._queue(prompt, params, salt)
         [output] = completion.outputs
         try:
-            self.soon(partial(self._start, sequence, completion))
             finished = False
             while not finished:
                 if not completion.finished:  # steps of others may have finished it

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from pagedlab.detokenizer import Decode, Detokenizer
+from pagedlab.detokenizer import Detokenizer
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.scheduler import Sequence
 
@@ -112,10 +113,12 @@ class Output:
         )
 
 
-def new_output(sequence: Sequence, decode: Decode) -> Output:
+def new_output(sequence: Sequence, tokenizer: Any) -> Output:
     """Return the output of a new sequence."""
     params = sequence.params
     prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+    # It holds the tokenizer alone: the weights are freed before the output.
+    decode = tokenizer.backend_tokenizer.decode
     detokenizer = Detokenizer(decode, prompt_ids, tuple(params.stop))
     return Output(detokenizer, logprobs=None if params.logprobs is None else [])
 

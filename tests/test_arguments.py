@@ -63,7 +63,11 @@ def calls(tiny):
     each(sizes, "count", KVCache, **dict.fromkeys(sizes.split(), 1))
     each("prompt", "prompt", llm.add)
     each("salt", "text", llm.add, prompt=[5, 6, 7])
-    for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
+
+    def stream(prompt, sampling=None):
+        next(llm.stream(prompt, sampling))
+
+    for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (stream, "prompt")):
         each("sampling", "sampling", call, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
     each("block_size max_sequences", "count", LLM, **model)

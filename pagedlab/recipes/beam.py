@@ -202,7 +202,7 @@ class BeamSearch:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
         prompt_ids = beam.token_ids[: beam.num_prompt_tokens]
-        detokenizer = Detokenizer(self.llm.model.decode, prompt_ids)
+        detokenizer = Detokenizer(self.llm.model.tokenizer.backend_tokenizer.decode, prompt_ids)
         output = Output(detokenizer, beam.output_ids, reason, score=self.score(beam))
         self.ended.append((self.score(beam), output))
 

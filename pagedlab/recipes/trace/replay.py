@@ -154,11 +154,8 @@ class Replay:
 
     def busiest_step(self) -> int:
         """The step with most blocks in use; of the steps with a copy, if there are any."""
-        return max(range(len(self)), key=self._rank)
-
-    def _rank(self, step: int) -> tuple[bool, int, int]:
-        now = self.steps[step]
-        return "copies" in now, now.get("used", 0), step
+        used = [step.get("used", 0) for step in self.steps]
+        return max(range(len(self)), key=lambda i: ("copies" in self.steps[i], used[i], i))
 
 
 def moments(recording: dict[str, Any]) -> list[dict[str, SequenceState]]:
