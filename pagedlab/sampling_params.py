@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from pagedlab.arguments import (
     a_function,
-    counted,
     integer,
     one_of,
     optional_integer,
@@ -131,8 +130,8 @@ def one_each(
     each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
     if len(each) != count or not all(isinstance(other, SamplingParams) for other in each):
         raise ValueError(
-            f"sampling must be SamplingParams, or a list with one for each of "
-            f"{counted(count, 'prompt')}, got {shown(params)}"
+            f"sampling must be SamplingParams, or a list of {count}, one for each prompt, got "
+            f"{shown(params)}"
         )
     return each
 

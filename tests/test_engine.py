@@ -324,7 +324,7 @@ def test_parameters_one_each(tiny):
     params = [exactly(n) for n in (3, 1, 2)]
     for given_as in (params, tuple(params)):
         assert [len(ids) for ids in ids_of(llm.generate([[5], [6], [7]], given_as))] == [3, 1, 2]
-    with refused("a list with one for each of 3 prompts"):
+    with refused("a list of 3, one for each prompt"):
         llm.generate([[5], [6], [7]], params[:2])
 
 
