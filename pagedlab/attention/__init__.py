@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedlab.arguments import shown
+from pagedlab.arguments import one_of
 from pagedlab.attention.reference import (
     concat_attention,
     online_attention,
@@ -52,18 +52,13 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     """
     if callable(backend):
         return backend
+    one_of("an attention backend that is no function", backend, ("auto", *BACKENDS, "triton"))
     if backend == "auto":
         return _auto_attention
     if backend == "triton":
         from pagedlab.kernels.attention import triton_attention  # needs Triton
 
         return triton_attention
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
-        raise ValueError(
-            f"there is no attention backend {shown(backend)}: choose one of {known}, or pass a "
-            "function"
-        )
     return BACKENDS[backend]
 
 

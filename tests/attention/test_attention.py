@@ -126,7 +126,7 @@ def test_shapes_that_do_not_fit():
 
 def test_a_backend_has_a_name_or_is_a_function_that_gets_the_arguments():
     case = make(0, [(1, 3)])
-    with refused("there is no attention backend 'Torch': choose one of 'auto', 'concat'"):
+    with refused("an attention backend that is no function must be one of 'auto', 'concat'"):
         case.attend("Torch")
     args = case.arguments()
     assert all(a is b for a, b in zip(paged_attention(*args, 0.5, backend=lambda *got: got), [*args, 0.5], strict=True))
