@@ -585,13 +585,12 @@ class LLM:
         completion = self._queue(prompt, params, salt)
         [output] = completion.outputs
         try:
-            finished = False
-            while not finished:
-                if not completion.finished:  # steps of others may have finished it
-                    self.step()
-                finished = completion.finished
+            while not completion.finished:
+                self.step()
                 if piece := output.take():
                     yield piece
+            if rest := output.take():  # steps of others may have finished it
+                yield rest
             _raise_if_dropped(completion)
             if output.error:
                 raise FloatingPointError(output.error)

@@ -170,14 +170,13 @@ class Model:
         if eos is None:
             eos = self.tokenizer.eos_token_id
         ids = eos if isinstance(eos, list) else [eos]
-        return frozenset(i for i in ids if i is not None)
+        return frozenset(ids) - {None}
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """Return a KV cache for this model, on its device and of its dtype."""
         config = self.module.config
-        head_dim = getattr(config, "head_dim", None)
-        if not head_dim:
-            head_dim = config.hidden_size // config.num_attention_heads
+        usual = config.hidden_size // config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or usual
         return self.new_cache(
             config.num_hidden_layers,
             num_blocks,
