@@ -25,6 +25,8 @@ from pagedlab.model import TINY_MODEL, Model, load_model
 from pagedlab.recipes.swap import SwappingScheduler
 
 BLOCK = 4
+# The Triton kernels do not compute in float64.
+COMMON = {"block_size": BLOCK, "verbose": False, "attention_backend": "torch"}
 NEW = 24
 Kind = tuple[list[int], SamplingParams, list[list[int]]]  # prompt, parameters, and the answers that they must give
 
@@ -41,7 +43,7 @@ def load_kinds(model: Model, rng: random.Random, count: int) -> list[Kind]:
                 SamplingParams(max_tokens=NEW, temperature=0.8, n=rng.choice([1, 2, 4]), seed=i, ignore_eos=True),
             ]
         )
-        alone = LLM(model, num_blocks=512, block_size=BLOCK, prefix_caching=False, verbose=False)
+        alone = LLM(model, num_blocks=512, prefix_caching=False, **COMMON)
         (expected,) = alone.generate(prompt, params)
         kinds.append((prompt, params, token_ids(expected)))
     return kinds
@@ -114,7 +116,7 @@ def main() -> None:
     rng = random.Random(args.seed)
     model = load_model(args.model, dtype="float64")
     kinds = load_kinds(model, rng, args.kinds)
-    options = {"num_blocks": 64, "block_size": BLOCK, "max_batch_tokens": 64, "verbose": False}
+    options = {"num_blocks": 64, "max_batch_tokens": 64} | COMMON
     engines = {
         "recompute": LLM(model, **options),
         "swap": LLM(model, scheduler=SwappingScheduler, **options),

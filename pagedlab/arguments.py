@@ -83,11 +83,8 @@ def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
     """Check a list of token ids from 0 to `most`."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, dict)):
         raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
-    ids = list(value)
-    is_plain = [*map(type, ids)].count(int) == len(ids)  # the usual case, and fast
-    if is_plain and (not ids or (min(ids) >= 0 and max(ids) <= most)):
-        return ids
-    return [integer("a token id in " + name, token_id, 0, most) for token_id in ids]
+    label = f"a token id in {name}"
+    return [integer(label, token_id, 0, most) for token_id in value]
 
 
 def valid_text(name: str, value: Any) -> str | None:

@@ -130,7 +130,7 @@ class BlockPool(Pool):
         # A stack: the block that was released last is still warm, and is allocated next.
         self.free_ids = list(reversed(range(self.num_blocks)))
         self._kept = set[int]()  # blocks that the prefix cache can find
-        self._on_forgotten: Callable[[int], None] | None = None
+        self.on_forgotten: Callable[[int], None] | None = None  # of the prefix cache
 
     def __repr__(self) -> str:
         counts = f"{self.num_used} used, {self.num_free} free, {self.num_cached} of them cached"
@@ -202,19 +202,6 @@ class BlockPool(Pool):
 
     # ------------------------------------------------------------------ for a prefix cache
 
-    def attach(self, on_forgotten: Callable[[int], None]) -> None:
-        """Register the prefix cache that keeps blocks.
-
-        Args:
-            on_forgotten: called with the id of a block that is no longer kept.
-
-        Raises:
-            ValueError: If the pool has a prefix cache already.
-        """
-        if self._on_forgotten is not None:
-            raise ValueError("the pool has a prefix cache already: make a pool for each")
-        self._on_forgotten = on_forgotten
-
     def keep(self, block_id: int) -> None:
         """Keep a used block: without references it is then cached, not just free."""
         if self.refcount(block_id) == 0:
@@ -235,8 +222,8 @@ class BlockPool(Pool):
             del self.cached[block_id]
             self.free_ids.append(block_id)
         self.emit(kind, block_id)
-        if self._on_forgotten is not None:
-            self._on_forgotten(block_id)
+        if self.on_forgotten is not None:
+            self.on_forgotten(block_id)
 
     # ------------------------------------------------------------------ for people who watch it
 

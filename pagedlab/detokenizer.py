@@ -4,41 +4,14 @@ It never returns half a character, nor text that a later stop string would cut o
 the new tokens add to that of the prompt: alone, the first token may lose its space, as in Llama 2.
 """
 
-from functools import cached_property, partial
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from os.path import commonprefix
-from typing import Any
+
+Decode = Callable[[list[int]], str]
 
 CONTEXT = 8  # tokens of a prompt that are decoded with the new ones
 INCOMPLETE = "\ufffd"  # a decoded text ends with it while a character is incomplete
-
-
-class TextAfter:
-    """Decodes tokens that continue a prompt.
-
-    Args:
-        tokenizer: a fast tokenizer of transformers.
-        prompt_ids: the tokens of the prompt.
-    """
-
-    def __init__(self, tokenizer: Any, prompt_ids: list[int]) -> None:
-        self._decode = partial(tokenizer.decode, skip_special_tokens=True)
-        self._prompt_ids = prompt_ids
-
-    @cached_property
-    def context(self) -> list[int]:
-        """The last tokens of the prompt, enough for a text that begins with a whole character."""
-        count = CONTEXT
-        while count < len(self._prompt_ids):
-            last = self._prompt_ids[-count:]
-            text = self._decode(last)
-            if text and not text.startswith(INCOMPLETE):
-                return last
-            count *= 2
-        return self._prompt_ids
-
-    def __call__(self, token_ids: list[int]) -> str:
-        """Return the text that these tokens add, without special tokens."""
-        return _added(self._decode(self.context), self._decode(self.context + token_ids))
 
 
 def _added(before: str, whole: str) -> str:
@@ -54,29 +27,58 @@ def _added(before: str, whole: str) -> str:
 class Detokenizer:
     """Turns the tokens of one sequence into pieces of text.
 
-    `text` is the text so far, up to a stop string. `stopped` says whether one was found.
-
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        decode: returns the text of token ids, without special tokens.
+        prompt_ids: the tokens of the prompt.
         stop: strings that end the text.
-        context: the last tokens of the prompt, see `TextAfter`.
+
+    Attributes:
+        text: the text so far, up to a stop string.
+        stopped: whether a stop string was found.
     """
 
     def __init__(
-        self, tokenizer: Any, stop: tuple[str, ...] = (), context: list[int] | None = None
+        self, decode: Decode, prompt_ids: Seq[int] = (), stop: tuple[str, ...] = ()
     ) -> None:
-        self._decode = partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
-        self._ids = list(context or ())  # the tokens of the piece before, and those after it
+        # The library's DecodeStream raises at bytes that are no text.
+        self._decode = decode
+        self._ids = self._context(list(prompt_ids))  # tokens of the piece before, and after it
         self._before = self._decode(self._ids)  # the text of the piece before
         self._num_before = len(self._ids)  # its tokens
-        self._stop = stop
-        self._longest_tail = max(map(len, stop), default=1) - 1  # that can begin a stop string
+        self._num_read = 0  # new tokens
         self._num_taken = 0  # characters that `take` has returned
+        self._is_whole = False
+        self.stop = stop
         self.text = ""
         self.stopped = False
 
+    def _context(self, prompt_ids: list[int]) -> list[int]:
+        """The last tokens of the prompt, enough for a text that begins with a whole character."""
+        count = CONTEXT
+        while count < len(prompt_ids):
+            text = self._decode(prompt_ids[-count:])
+            if text and not text.startswith(INCOMPLETE):
+                break
+            count *= 2
+        return prompt_ids[-count:]
+
+    def read(self, token_ids: list[int], is_whole: bool) -> None:
+        """Read the new tokens that were not read yet.
+
+        Args:
+            token_ids: all new tokens so far.
+            is_whole: whether no token follows. Then the text ends with a character that is
+                incomplete.
+        """
+        for token_id in token_ids[self._num_read :]:
+            self._num_read += 1
+            self.push(token_id)
+        if is_whole and not self._is_whole:
+            self._is_whole = True
+            self._add(_added(self._before, self._decode(self._ids)))
+
     def push(self, token_id: int) -> None:
-        """Add the next token. If it completes a stop string, `stopped` is True afterwards."""
+        """Read one token."""
         self._ids.append(token_id)
         whole = self._decode(self._ids)
         piece = _added(self._before, whole)
@@ -87,48 +89,25 @@ class Detokenizer:
         self._before = self._decode(self._ids)
         self._add(piece)
 
-    def finish(self, full_text: str) -> None:
-        """Add the rest of the text after the last token, for instance an incomplete character.
-
-        A stop string in the rest ends the text, too.
-
-        Args:
-            full_text: the text of all tokens, decoded at once.
-        """
-        if not self.stopped and full_text.startswith(self.text):
-            self._add(full_text[len(self.text) :])
-
     def _add(self, piece: str) -> None:
         """Append a piece to the text, and cut the text before the first stop string."""
-        length_before = len(self.text)
-        self.text += piece
-        if not self._stop:
+        if self.stopped:
             return
-        # A stop string may begin in the text before the piece.
-        begin = max(0, length_before - self._longest_tail)
-        hits = [self.text.find(stop, begin) for stop in self._stop]
+        self.text += piece
+        hits = [self.text.find(stop) for stop in self.stop]
         found = [at for at in hits if at >= 0]
         if found:
             self.text = self.text[: min(found)]
             self.stopped = True
 
-    def take(self, finished: bool) -> str:
+    def take(self) -> str:
         """Return the text that was not returned yet.
 
-        Args:
-            finished: whether no token follows. If more tokens follow, an end of the text that may
-                begin a stop string is held back.
+        If more tokens follow, an end of the text that may begin a stop string is held back.
         """
-        end = len(self.text) if finished else self._certain_length()
-        piece = self.text[self._num_taken : end]
-        self._num_taken = max(self._num_taken, end)
-        return piece
-
-    def _certain_length(self) -> int:
-        """Characters before the longest end of the text that may begin a stop string."""
-        length = len(self.text)
-        for start in range(max(0, length - self._longest_tail), length):
-            tail = self.text[start:]
-            if any(stop.startswith(tail) for stop in self._stop):
-                return start
-        return length
+        held = 0
+        if not self._is_whole:
+            begins = [stop[:length] for stop in self.stop for length in range(1, len(stop))]
+            held = max((len(begin) for begin in begins if self.text.endswith(begin)), default=0)
+        start, self._num_taken = self._num_taken, len(self.text) - held
+        return self.text[start : self._num_taken]

@@ -27,7 +27,6 @@ from torch import Tensor
 from pagedlab.arguments import (
     a_function,
     integer,
-    one_of,
     optional_integer,
     subclass,
     token_id_list,
@@ -190,8 +189,7 @@ class LLM:
 
         self.model = self.open_model(model, device, dtype, verbose)
         if attention_backend == "auto":
-            is_double = self.model.module.dtype == torch.float64
-            self.attend = fastest_backend(self.model.device, verbose, is_double)
+            self.attend = fastest_backend(self.model.device, verbose)
         self.forward: Forward = self.model.forward
         self.sample_rows: Sampler = sample_rows
         self.max_batch_tokens = max_batch_tokens or BATCH_TOKENS[self.model.device.type]
@@ -270,15 +268,10 @@ class LLM:
         it, the next call drops all requests: their outputs end with the reason "error", and the
         next step returns them, too.
         """
-        completions = self._step()
-        dropped, self._dropped = self._dropped, []
-        return dropped + completions
-
-    def _step(self) -> list[Completion]:
-        """Run one step, as `generate` and `stream` do. Who calls `step` hears what was dropped."""
         began = time.perf_counter()
         with self.whole():
-            completions = self.advance()
+            completions = self._dropped + self.advance()
+            self._dropped = []
         self.stats.seconds += time.perf_counter() - began
         if self._inbox:
             self.catch_up()
@@ -335,10 +328,9 @@ class LLM:
         """Fork the samples of a prompt that has been computed, and give each its first token."""
         new = sampled[sequence]
         outputs = self._completions[sequence.request_id].outputs
-        is_streamed = outputs[0].detokenizer is not None
         for child in self.scheduler.fork(sequence):
             sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.tokenizer, is_streamed)
+            self._outputs[child] = new_output(child, self.model.tokenizer)
             outputs.append(self._outputs[child])
         sampled[sequence] = new.part(0, 1)
 
@@ -360,9 +352,7 @@ class LLM:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        if reason in ("stop", "length") and output.complete_text():
-            reason = "stop"
-        output.finish_reason = sequence.finish_reason = reason
+        sequence.finish_reason = output.finish(reason)
         if reason == "error":
             # Its KV may be NaN too. No other may share it: 0 * NaN is NaN, even where a token that
             # is not seen has weight 0.
@@ -448,7 +438,6 @@ class LLM:
         prompt: Prompt,
         sampling: SamplingParams | None = None,
         *,
-        stream: bool = False,
         salt: str | None = None,
     ) -> int:
         """Queue a prompt and return its request id. `step` computes it, `abort` ends it.
@@ -456,16 +445,12 @@ class LLM:
         Args:
             prompt: a text, a list of token ids, or a list of chat messages.
             sampling: the parameters.
-            stream: whether its outputs yield their texts in pieces.
             salt: as in `generate`.
 
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        one_of("stream", stream, (True, False))
-        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt, stream)
-        self.soon(partial(self._start, sequence, completion))
-        return sequence.request_id
+        return self._queue(prompt, one_each(sampling, 1)[0], salt).request_id
 
     def abort(self, request_id: int) -> None:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
@@ -487,10 +472,8 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _new_request(
-        self, prompt: Any, params: SamplingParams, salt: str | None, stream: bool = False
-    ) -> tuple[Sequence, Completion]:
-        """Return the first sequence of a request, which is not queued yet, and its completion.
+    def _queue(self, prompt: Any, params: SamplingParams, salt: str | None) -> Completion:
+        """Queue a prompt, and return its completion.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -510,11 +493,13 @@ class LLM:
             num_to_fork=params.n - 1,
         )
         self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.tokenizer, stream)
-        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
+        output = new_output(sequence, self.model.tokenizer)
+        completion = Completion(request_id, ids[:], [output], time.perf_counter())
+        self.soon(partial(self._start, sequence, completion))
+        return completion
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
-        """Queue a request."""
+        """Give a request to the scheduler."""
         if not self._completions:
             self.stats = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
         self._completions[sequence.request_id] = completion
@@ -546,7 +531,7 @@ class LLM:
 
         Raises:
             ValueError: If a prompt cannot be served. The message names the first such prompt, and
-                no prompt is started.
+                no prompt is computed.
 
         Examples:
             >>> from pagedlab import LLM, SamplingParams
@@ -558,24 +543,17 @@ class LLM:
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        requests = []
-        for number, (prompt, asked) in enumerate(zip(batch, params, strict=True)):
-            try:
-                requests.append(self._new_request(prompt, asked, salt))
-            except ValueError as error:
-                where = f"prompt {number}: " if len(batch) > 1 else ""
-                raise ValueError(f"{where}{error}") from None
-        completions = [completion for _, completion in requests]
-
-        def start() -> None:
-            for sequence, completion in requests:
-                self._start(sequence, completion)
-
+        completions: list[Completion] = []
         try:
-            self.soon(start)
+            for number, (each, asked) in enumerate(zip(batch, params, strict=True)):
+                try:
+                    completions.append(self._queue(each, asked, salt))
+                except ValueError as error:
+                    where = f"prompt {number}: " if len(batch) > 1 else ""
+                    raise ValueError(f"{where}{error}") from None
             for completion in completions:
                 while not completion.finished:
-                    self._step()
+                    self.step()
                 _raise_if_dropped(completion)
         finally:
             for completion in completions:
@@ -585,7 +563,7 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None, *, salt: str | None = None
     ) -> Iterator[str]:
-        """Return an iterator over the new text of one prompt, piece by piece.
+        """Yield the new text of one prompt, piece by piece.
 
         If the loop over it ends early, the request is aborted.
 
@@ -596,30 +574,23 @@ class LLM:
 
         Raises:
             ValueError: If the prompt cannot be served, or if several sequences are requested.
-            RuntimeError: In the loop, if the engine was reset.
-            FloatingPointError: In the loop, if a logit is NaN or inf.
+            RuntimeError: If the engine was reset.
+            FloatingPointError: If a logit is NaN or inf.
         """
         params = one_each(sampling, 1)[0]
         if params.n > 1:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        return self._pieces(*self._new_request(prompt, params, salt, stream=True))
-
-    def _pieces(self, sequence: Sequence, completion: Completion) -> Iterator[str]:
-        """Run a request and yield its text. It is aborted if the caller stops early."""
+        completion = self._queue(prompt, params, salt)
         [output] = completion.outputs
-        detokenizer = output.detokenizer
-        assert detokenizer is not None
         try:
-            self.soon(partial(self._start, sequence, completion))
-            finished = False
-            while not finished:
-                if not completion.finished:  # steps of others may have finished it
-                    self._step()
-                finished = completion.finished
-                if piece := detokenizer.take(finished):
+            while not completion.finished:
+                self.step()
+                if piece := output.take():
                     yield piece
+            if rest := output.take():  # steps of others may have finished it
+                yield rest
             _raise_if_dropped(completion)
             if output.error:
                 raise FloatingPointError(output.error)

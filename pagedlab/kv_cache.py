@@ -5,7 +5,6 @@ tensor, viewed as [num_blocks * block_size, num_kv_heads, head_dim], is indexed 
 tables in blocks.py say which sequence has which block.
 """
 
-import math
 from collections.abc import Sequence as Seq
 
 import torch
@@ -36,7 +35,7 @@ class KVCache:
         values: the same shape.
 
     Raises:
-        ValueError: If there is no such device or dtype, or no memory for the tensors.
+        ValueError: If a size is no number of at least 1, or the dtype is another one.
     """
 
     def __init__(
@@ -52,19 +51,11 @@ class KVCache:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         one_of("dtype", dtype, DTYPES)
-        num_bytes = 2 * math.prod(shape) * dtype.itemsize
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.bytes_per_block = num_bytes // num_blocks  # keys and values of all layers
-        try:
-            self.keys = torch.empty(shape, dtype=dtype, device=device)
-            self.values = torch.empty(shape, dtype=dtype, device=device)
-        except (RuntimeError, TypeError):
-            gib = f"{num_bytes / 2**30:,.1f} GiB"
-            raise ValueError(
-                f"{num_blocks:,} blocks take {gib}, and {str(device)!r} does not have them: lower "
-                "num_blocks"
-            ) from None
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty_like(self.keys)
+        self.bytes_per_block = 2 * self.keys[:, 0].nbytes  # keys and values of all layers
         self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
 
     def free_bytes(self) -> int:
@@ -97,13 +88,8 @@ class KVCache:
 
     def copy_blocks(self, copies: Seq[BlockCopy]) -> None:
         """Copy whole blocks in every layer. All sources are read before a block is written."""
-        sources = [copy.source for copy in copies]
-        destinations = [copy.destination for copy in copies]
-        # A source may be free again, and the destination of another copy. The kernel takes none.
-        if self._in_triton and set(sources).isdisjoint(destinations):
-            from pagedlab.kernels.cache import copy_blocks  # needs Triton
-
-            copy_blocks(self.keys, self.values, sources, destinations)
-        elif copies:
+        if copies:
+            sources = [copy.source for copy in copies]
+            destinations = [copy.destination for copy in copies]
             self.keys[:, destinations] = self.keys[:, sources]
             self.values[:, destinations] = self.values[:, sources]

@@ -84,9 +84,8 @@ def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, t
     Raises:
         ValueError: If there is no such device or dtype.
     """
-    gpus: list[str] = []
-    if torch.cuda.is_available():
-        gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    numbered = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    gpus = ["cuda", *numbered] if numbered else []
     place = one_of("device", str(device), ("auto", "cpu", *gpus))
     kind = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
     if place == "auto":
@@ -117,15 +116,13 @@ def _check_attention(source: str, config: dict[str, Any]) -> None:
     kinds = set(config.get("layer_types") or ())
     if not kinds and config.get("sliding_window"):
         kinds = {"sliding_attention"}
-    if not kinds <= {"full_attention"}:
+    if "longrope" in str(config.get("rope_parameters")):
+        kinds.add("longrope position embeddings")  # which depend on the longest prompt in a batch
+    kinds.discard("full_attention")
+    if kinds:
         raise ValueError(
             f"{source!r} has layers with {', '.join(sorted(kinds))}; pagedlab runs models with "
-            f"full attention in every layer, for instance {DEFAULT_MODEL}"
-        )
-    if "longrope" in str(config.get("rope_parameters")):
-        raise ValueError(
-            f"{source!r} has longrope position embeddings, which depend on the longest prompt in "
-            f"a batch; pagedlab runs models without, for instance {DEFAULT_MODEL}"
+            f"full attention and other positions in every layer, for instance {DEFAULT_MODEL}"
         )
 
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pagedlab.arguments import in_short, token_id_list, valid_text
@@ -107,7 +107,9 @@ def paged_hook(
         raise ValueError(
             "this model attends through blocks: call it with pages=..., as pagedlab.LLM does"
         )
-    refuse_unknown(module, attention_mask, others)
+    refuse_unknown(attention_mask=attention_mask, **others)
+    if not module.is_causal:
+        raise ValueError("this model's attention is not causal, and paged attention is")
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T, heads, D]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     batch = pages.batch
@@ -120,19 +122,11 @@ def paged_hook(
     return out.unsqueeze(0), None
 
 
-def refuse_unknown(
-    module: torch.nn.Module, attention_mask: torch.Tensor | None, others: dict[str, Any]
-) -> None:
+def refuse_unknown(**arguments: Any) -> None:
     """Raise `ValueError` if an argument asks for more than causal attention."""
-    if attention_mask is not None:
-        raise ValueError("this model's attention has its own mask, and paged attention is causal")
-    is_causal = others.get("is_causal")
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if not is_causal:
-        raise ValueError("this model's attention is not causal, and paged attention is")
-    for name, value in others.items():
-        if value is not None and name not in IGNORED and name != "is_causal":
+    for name, value in arguments.items():
+        is_harmless = value is None or name in IGNORED or (name == "is_causal" and value)
+        if not is_harmless:
             raise ValueError(f"this model's attention takes {name}, which is not computed here")
 
 
@@ -176,14 +170,13 @@ class Model:
         if eos is None:
             eos = self.tokenizer.eos_token_id
         ids = eos if isinstance(eos, list) else [eos]
-        return frozenset(i for i in ids if i is not None)
+        return frozenset(ids) - {None}
 
     def kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """Return a KV cache for this model, on its device and of its dtype."""
         config = self.module.config
-        head_dim = getattr(config, "head_dim", None)
-        if not head_dim:
-            head_dim = config.hidden_size // config.num_attention_heads
+        usual = config.hidden_size // config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or usual
         return self.new_cache(
             config.num_hidden_layers,
             num_blocks,
@@ -296,7 +289,7 @@ class Model:
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of these tokens, without special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return self.tokenizer.backend_tokenizer.decode(token_ids)
 
 
 def is_one_prompt(prompts: Any) -> bool:
@@ -304,9 +297,9 @@ def is_one_prompt(prompts: Any) -> bool:
 
     A list of these is several prompts.
     """
-    if not isinstance(prompts, (list, tuple, np.ndarray)):
+    if not isinstance(prompts, (list, tuple)):
         return True
-    return len(prompts) > 0 and isinstance(prompts[0], (dict, int, np.integer))
+    return len(prompts) > 0 and isinstance(prompts[0], (dict, Integral))
 
 
 @no_collections()

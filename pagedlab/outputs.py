@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagedlab.detokenizer import Detokenizer, TextAfter
+from pagedlab.detokenizer import Detokenizer
 from pagedlab.sampling_params import TokenLogprob
 from pagedlab.scheduler import Sequence
 
@@ -38,31 +38,36 @@ class Output:
     """One answer to a prompt. It grows while its request runs.
 
     Args:
+        detokenizer: turns its tokens into text, when somebody asks for the text.
         token_ids: the new tokens, with the end-of-text token if the model wrote one.
         finish_reason: why the output ended; None while it grows. "stop": the model or a stop string
             ended it. "length": it reached max_tokens or the model's longest context. "abort": the
             request was aborted. "error": see `error`.
         logprobs: the log-probability of each new token; None if `SamplingParams.logprobs` is None.
-        text_after: returns the text of token ids that follow the prompt.
-        detokenizer: yields the text in pieces; None without a stream and without stop strings.
         error: why it has the finish_reason "error", in one line.
         score: the score that a recipe gives it; None without one.
     """
 
+    detokenizer: Detokenizer = field(compare=False)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     logprobs: list[TokenLogprob] | None = None
-    text_after: TextAfter | None = field(default=None, compare=False)
-    detokenizer: Detokenizer | None = field(default=None, compare=False)
     error: str | None = None
     score: float | None = None
 
     @property
     def text(self) -> str:
         """The new text, without special tokens and without the stop string that ended it."""
-        if self.detokenizer is not None:
-            return self.detokenizer.text
-        return self.text_after(self.token_ids) if self.text_after else ""
+        self._read()
+        return self.detokenizer.text
+
+    def take(self) -> str:
+        """Return the text that was not returned yet, without an end that a stop string may cut."""
+        self._read()
+        return self.detokenizer.take()
+
+    def _read(self) -> None:
+        self.detokenizer.read(self.token_ids, self.finish_reason is not None)
 
     def extend(self, new: NewTokens, ends: frozenset[int]) -> int:
         """Add new tokens up to the first one that ends the text. Return how many were added.
@@ -71,38 +76,35 @@ class Output:
             new: the tokens.
             ends: tokens that end a text.
         """
-        tokens = new.token_ids
-        if tokens[-1:] == [NO_TOKEN]:
-            tokens = tokens[:-1]
-            self.finish_reason = "error"
-            self.error = NOT_FINITE
-        count = len(tokens)
-        if ends or self.detokenizer is not None:
-            count = self._count_until_end(tokens, ends)
-        self.token_ids += tokens[:count]
+        before = len(self.token_ids)
+        for token in new.token_ids:
+            if token == NO_TOKEN:
+                self.finish_reason = "error"
+                self.error = NOT_FINITE
+                break
+            self.token_ids.append(token)
+            if self._is_end(token, ends):
+                self.finish_reason = "stop"
+                break
+        count = len(self.token_ids) - before
         if self.logprobs is not None:
             self.logprobs += new.reports[:count]
         return count
 
-    def _count_until_end(self, token_ids: list[int], ends: frozenset[int]) -> int:
-        """Count the tokens up to one that ends the text, which then has a finish reason."""
-        for count, token in enumerate(token_ids, 1):
-            is_end = token in ends
-            if self.detokenizer is not None and not is_end:
-                self.detokenizer.push(token)
-                is_end = self.detokenizer.stopped
-            if is_end:
-                self.finish_reason = "stop"
-                self.error = None
-                return count
-        return len(token_ids)
+    def _is_end(self, token: int, ends: frozenset[int]) -> bool:
+        """Whether a new token ends the text: one of `ends`, or the last of a stop string."""
+        if self.detokenizer.stop:
+            self._read()
+        return token in ends or self.detokenizer.stopped
 
-    def complete_text(self) -> bool:
-        """Add the rest of the text after the last token. Return whether a stop string ends it."""
-        if self.detokenizer is None or self.text_after is None:
-            return False
-        self.detokenizer.finish(self.text_after(self.token_ids))
-        return self.detokenizer.stopped
+    def finish(self, reason: str) -> str:
+        """End the output, and return why. A stop string may end in the rest of the text."""
+        self.finish_reason = reason
+        if self.detokenizer.stop and reason == "length":
+            self._read()
+            if self.detokenizer.stopped:
+                self.finish_reason = "stop"
+        return self.finish_reason
 
     def __repr__(self) -> str:
         return (
@@ -111,14 +113,14 @@ class Output:
         )
 
 
-def new_output(sequence: Sequence, tokenizer: Any, stream: bool) -> Output:
-    """Return the output of a new sequence. With `stream`, it yields its text in pieces."""
+def new_output(sequence: Sequence, tokenizer: Any) -> Output:
+    """Return the output of a new sequence."""
     params = sequence.params
-    text_after = TextAfter(tokenizer, sequence.token_ids[: sequence.num_prompt_tokens])
-    output = Output(logprobs=None if params.logprobs is None else [], text_after=text_after)
-    if stream or params.stop:
-        output.detokenizer = Detokenizer(tokenizer, tuple(params.stop), text_after.context)
-    return output
+    prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
+    # It holds the tokenizer alone: the weights are freed before the output.
+    decode = tokenizer.backend_tokenizer.decode
+    detokenizer = Detokenizer(decode, prompt_ids, tuple(params.stop))
+    return Output(detokenizer, logprobs=None if params.logprobs is None else [])
 
 
 @dataclass

@@ -128,7 +128,9 @@ class PrefixCache:
         self.stats = PrefixStats()
         self._by_name: dict[bytes, Entry] = {}
         self._by_block: dict[int, Entry] = {}  # the same entries
-        pool.attach(self.lost)
+        if pool.on_forgotten is not None:
+            raise ValueError("the pool has a prefix cache already: make a pool for each")
+        pool.on_forgotten = self.lost
 
     def __len__(self) -> int:
         """The number of registered blocks, used or cached."""

@@ -51,16 +51,15 @@ def next_tokens(chunks: Iterable[Chunk]) -> list[NextToken]:
     The last row of a prompt is sampled once more for each sample that is to be forked.
     """
     wanted = list[NextToken]()
-    end = 0
+    row = 0
     for chunk in chunks:
         sequence = chunk.sequence
-        first = chunk.stop - chunk.num_rows + 1
-        for i in range(chunk.num_rows):
-            wanted.append(NextToken(end + i, sequence, sequence.seed, first + i))
-        end += chunk.num_rows
+        for position in range(chunk.stop - chunk.num_rows + 1, chunk.stop + 1):
+            wanted.append(NextToken(row, sequence, sequence.seed, position))
+            row += 1
         if chunk.reaches_end:
             for nth in range(1, 1 + sequence.num_to_fork):
-                wanted.append(NextToken(end - 1, sequence, sequence.seed + nth, chunk.stop))
+                wanted.append(NextToken(row - 1, sequence, sequence.seed + nth, chunk.stop))
     return wanted
 
 
@@ -77,15 +76,9 @@ def sample_chunks(
     wanted = next_tokens(chunks)
     if not wanted:
         return {}
-    index = [each.row for each in wanted]  # a row is sampled once more for each fork
-    if index != list(range(len(logits))):
-        logits = logits[index]
+    logits = logits[[each.row for each in wanted]]  # a row is sampled once more for each fork
     params = [each.sequence.params for each in wanted]
-    # Temperature 0 draws nothing.
-    numbers = [
-        uniform(each.seed, each.position) if each.sequence.params.temperature else 0.0
-        for each in wanted
-    ]
+    numbers = [uniform(each.seed, each.position) for each in wanted]
     tokens = sample(_adjust(logits, wanted), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
     for i, (each, token) in enumerate(zip(wanted, tokens, strict=True)):
@@ -103,20 +96,20 @@ def _adjust(logits: Tensor, wanted: Seq[NextToken]) -> Tensor:
     Returns:
         `logits` itself if no request has one. A row whose `adjust` raises is NaN.
     """
-    if all(each.sequence.params.adjust is None for each in wanted):
-        return logits
-    logits = logits.to(torch.float32, copy=True)
-    for i, each in enumerate(wanted):
-        sequence = each.sequence
-        adjust = sequence.params.adjust
-        if adjust is None:
-            continue
+    asked = [
+        (row, each.sequence, adjust)
+        for row, each in enumerate(wanted)
+        if (adjust := each.sequence.params.adjust)
+    ]
+    if asked:
+        logits = logits.to(torch.float32, copy=True)
+    for row, sequence, adjust in asked:
         prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens]
         try:
-            logits[i] = adjust(logits[i], prompt_ids, sequence.output_ids)
+            logits[row] = adjust(logits[row], prompt_ids, sequence.output_ids)
         except Exception as error:
             warnings.warn(f"adjust of {sequence.name} raised {error!r}", stacklevel=2)
-            logits[i] = torch.nan
+            logits[row] = torch.nan
     return logits
 
 
@@ -181,37 +174,34 @@ def probabilities(logits: Tensor, params: Seq[SamplingParams]) -> Tensor:
     # Minus the maximum, all logits are 0 or below: no quotient overflows, however small the
     # temperature.
     scaled = (logits - logits.amax(dim=1, keepdim=True)) / temperature[:, None]
-    if any(p.top_k or p.top_p < 1 for p in params):
-        scaled = scaled.masked_fill(_is_excluded(logits, scaled, params), -torch.inf)
-    if any(p.min_p for p in params):
-        # A scaled logit is the logarithm of its probability over the largest one.
-        least = _column([p.min_p for p in params], logits).log()
-        scaled = scaled.masked_fill(scaled < least[:, None], -torch.inf)
+    if any(p.top_k or p.top_p < 1 or p.min_p for p in params):
+        scaled = _limited(scaled, params)
     return torch.softmax(scaled, dim=1)
 
 
-def _is_excluded(logits: Tensor, scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
-    """Which tokens top_k and top_p exclude, bool [R, V].
+def _limited(scaled: Tensor, params: Seq[SamplingParams]) -> Tensor:
+    """Set the logits that top_k, top_p and min_p exclude to -inf.
 
     Args:
-        logits: float64 [R, V]. Tokens are ranked by them; of equal ones the lower id is first.
-        scaled: [R, V], logits over temperature.
+        scaled: float64 [R, V], logits over temperature, at most 0. Tokens are ranked by them; of
+            equal ones the lower id is first.
         params: the parameters of each row.
     """
-    vocabulary = logits.shape[1]
-    top_k = _column([min(p.top_k or vocabulary, vocabulary) for p in params], logits)
-    top_p = _column([p.top_p if p.top_p < 1 else math.inf for p in params], logits)
-    order = logits.argsort(dim=1, descending=True, stable=True)
-    rank = torch.arange(vocabulary, device=logits.device)
-    beyond_top_k = rank >= top_k[:, None]
-    ranked = scaled.gather(1, order).masked_fill(beyond_top_k, -torch.inf)
+    ranked, order = scaled.sort(dim=1, descending=True, stable=True)
+    vocabulary = ranked.shape[1]
+    rank = torch.arange(vocabulary, device=ranked.device)
+    top_k = _column([min(p.top_k or vocabulary, vocabulary) for p in params], ranked)
+    ranked = ranked.masked_fill(rank >= top_k[:, None], -torch.inf)
     probs = torch.softmax(ranked, dim=1)
     likelier = probs.cumsum(dim=1) - probs  # total probability of the lower ranks
+    top_p = _column([p.top_p if p.top_p < 1 else math.inf for p in params], ranked)
     # Rank 0 stays, however small top_p is. The sums are rounded: of ten equal tokens, eight have a
     # little less than 0.8 in float64.
     beyond_top_p = (likelier >= top_p[:, None] * (1 - ROUNDING)) & (rank > 0)
-    is_excluded = beyond_top_k | beyond_top_p
-    return torch.empty_like(is_excluded).scatter_(1, order, is_excluded)
+    # A scaled logit is the logarithm of its probability over the largest one.
+    below_min_p = ranked < _column([p.min_p for p in params], ranked).log()[:, None]
+    ranked = ranked.masked_fill(beyond_top_p | below_min_p, -torch.inf)
+    return torch.empty_like(ranked).scatter_(1, order, ranked)
 
 
 def invert(probs: Tensor, u: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from pagedlab.arguments import (
     a_function,
-    counted,
     integer,
     one_of,
     optional_integer,
@@ -99,7 +98,7 @@ class SamplingParams:
             "top_k": integer("top_k", self.top_k),
             "top_p": real("top_p", self.top_p, 0, 1, above=True),
             "n": integer("n", self.n, 1),
-            "stop": _texts("stop", self.stop),
+            "stop": _texts(self.stop),
             "ignore_eos": one_of("ignore_eos", self.ignore_eos, (False, True)),
             "seed": optional_integer("seed", self.seed),
             "logprobs": optional_integer("logprobs", self.logprobs),
@@ -107,14 +106,14 @@ class SamplingParams:
         }
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _texts(value: Any) -> tuple[str, ...]:
     """One string or several, none of them empty, as a tuple; None for none."""
     if value is None:
         return ()
     is_several = isinstance(value, Iterable) and not isinstance(value, str)
     texts = tuple(value) if is_several else (value,)
     if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"{name} must be strings with at least one character, got {shown(value)}")
+        raise ValueError(f"stop must be strings with at least one character, got {shown(value)}")
     return texts
 
 
@@ -129,14 +128,11 @@ def one_each(
     """
     one = SamplingParams() if params is None else params
     each: list[Any] = list(one) if isinstance(one, (list, tuple)) else [one] * count
-    if len(each) != count:
+    if len(each) != count or not all(isinstance(other, SamplingParams) for other in each):
         raise ValueError(
-            f"{counted(count, 'prompt')} and {len(each)} SamplingParams: give one for all, or "
-            "one each"
+            f"sampling must be SamplingParams, or a list of {count}, one for each prompt, got "
+            f"{shown(params)}"
         )
-    for other in each:
-        if not isinstance(other, SamplingParams):
-            raise ValueError(f"sampling must be SamplingParams, got {shown(other)}")
     return each
 
 
@@ -145,11 +141,7 @@ def request_seed(engine_seed: int, request_id: int) -> int:
 
     It is a hash of both numbers: 63 bits of splitmix64, as in `sampling.uniform`.
     """
-    high, low = divmod(engine_seed, 1 << 64)
-    mixed = 0
-    for number in (high, low, request_id):
-        mixed = mix(mixed ^ number)
-    return mixed >> 1
+    return mix(mix(mix(engine_seed >> 64) ^ engine_seed) ^ request_id) >> 1
 
 
 def mix(x: int) -> int:

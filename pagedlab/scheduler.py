@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pagedlab.arguments import counted, integer
+from pagedlab.arguments import integer
 from pagedlab.blocks import BlockCopy, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling_params import SamplingParams
@@ -60,6 +60,9 @@ class Sequence:
     nth: int = 0
     num_to_fork: int = 0
     finish_reason: str | None = None
+
+    def __repr__(self) -> str:
+        return self.name
 
     @property
     def name(self) -> str:
@@ -152,14 +155,6 @@ class Plan:
     admitted: dict[Sequence, int] = field(default_factory=dict)
     preempted: dict[Sequence, str] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        tokens = ", ".join(f"{c.sequence.name}[{c.start}:{c.stop}]" for c in self.chunks)
-        parts = [f"computes {tokens or 'nothing'}"]
-        parts += [f"copies block {copy.source} to {copy.destination}" for copy in self.copies]
-        parts += [f"admits {sequence.name}" for sequence in self.admitted]
-        parts += [f"preempts {sequence.name} by {how}" for sequence, how in self.preempted.items()]
-        return f"Plan({'; '.join(parts)})"
-
 
 class Scheduler:
     """Plans steps for the sequences over one pool.
@@ -205,8 +200,9 @@ class Scheduler:
         """
         free = self.pool.num_free - self.num_lacking() - 1 - sequence.num_to_fork
         need = blocks_for(sequence.length, self.pool.block_size)
-        # Only if it matters, shared blocks are looked up.
-        return need <= free or need - self.num_shared(sequence) <= free
+        if need > free and self.prefix_cache is not None:
+            need -= self.prefix_cache.num_shared(sequence.token_ids, salt=sequence.salt)
+        return need <= free
 
     def next_waiting(self) -> Sequence:
         """The sequence that is admitted next. No other overtakes it, even if only that one fits."""
@@ -224,10 +220,10 @@ class Scheduler:
         # The last token needs no slot, because its KV is never needed.
         need = blocks_for(sequence.num_prompt_tokens + sequence.max_tokens - 1, size)
         if need > self.pool.num_blocks:
-            prompt = counted(sequence.num_prompt_tokens, "prompt token")
             raise ValueError(
-                f"the request needs {counted(need, 'block')} of {size} tokens ({prompt}, "
-                f"up to {sequence.max_tokens} new ones) and the pool has {self.pool.num_blocks}"
+                f"the request needs {need} blocks of {size} tokens ({sequence.num_prompt_tokens} "
+                f"prompt tokens, up to {sequence.max_tokens} new ones) and the pool has "
+                f"{self.pool.num_blocks}"
             )
         if sequence.num_to_fork >= self.max_sequences:
             raise ValueError(
@@ -399,9 +395,3 @@ class Scheduler:
         tables = sum(len(sequence.table.block_ids) for sequence in self.running)
         needed = sum(blocks_for(sequence.length, size) for sequence in self.running)
         return needed - tables + self.num_sequences()
-
-    def num_shared(self, sequence: Sequence) -> int:
-        """Cached blocks that the sequence would share with running ones."""
-        if self.prefix_cache is None:
-            return 0
-        return self.prefix_cache.num_shared(sequence.token_ids, salt=sequence.salt)

@@ -10,6 +10,7 @@ from typing import Any
 _INSTALLED = Path(__file__).resolve().with_name("data")  # setup.py puts it there in a wheel
 _CHECKOUT = _INSTALLED.parents[1] / "data"
 _HOME = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+_ROOT = _HOME if _HOME == _INSTALLED else _HOME.parent  # of notebooks and benchmarks
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
@@ -20,7 +21,7 @@ def data_folder(name: str) -> Path:
 
 def notebooks() -> Path:
     """Return the path of the folder with the notebooks of the series."""
-    return (_HOME if _HOME == _INSTALLED else _HOME.parent) / "notebooks"
+    return _ROOT / "notebooks"
 
 
 def results(name: str) -> Any:
@@ -31,5 +32,4 @@ def results(name: str) -> Any:
 
 def benchmark(name: str) -> str:
     """Return the path of benchmarks/<name>.py, which runs in a separate process."""
-    home = _HOME if _HOME == _INSTALLED else _HOME.parent
-    return str(home / "benchmarks" / f"{name}.py")
+    return str(_ROOT / "benchmarks" / f"{name}.py")

@@ -363,7 +363,7 @@ class EngineThread:
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
         try:
             for i, ids in enumerate(prompts):
-                request_id = self._llm.add(ids, ticket.params, stream=ticket.stream, salt=salt)
+                request_id = self._llm.add(ids, ticket.params, salt=salt)
                 ticket.ids[request_id] = i * ticket.params.n
                 self._tickets[request_id] = ticket
                 self._waiting.add(request_id)
@@ -410,9 +410,8 @@ class EngineThread:
         for choice, output in enumerate(completion.outputs, first):
             if choice in ticket.ended:
                 continue
-            assert output.detokenizer is not None  # the engine makes one for each that streams
             is_last = output.finish_reason is not None
-            text = output.detokenizer.take(is_last)
+            text = output.take()
             if is_last:
                 ticket.ended.add(choice)
             if text or is_last:

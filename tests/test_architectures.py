@@ -60,7 +60,7 @@ LOADING = [  # what is refused before weights are read
     ("mistral", {"sliding_window": 8}, "has layers with .*sliding_attention; pagedlab runs models with full attention"),
     ("qwen2", WINDOWS | {"sliding_window": 8, "use_sliding_window": True}, "has layers with .*sliding_attention"),
     ("gemma3_text", WINDOWS, "has layers with .*sliding_attention"),
-    *((kind, rope("longrope"), "has longrope position embeddings") for kind in ("llama", "qwen2", "phi3")),
+    *((kind, rope("longrope"), "has layers with .*longrope") for kind in ("llama", "qwen2", "phi3")),
 ]
 PROMPTS = [[5, 9, 11, 13, 17, 19, 23, 29, 31, 37, 41], [7, 8, 3], [50, 40, 30, 20, 10]]
 PARAMS = exactly(6)

@@ -63,8 +63,11 @@ def calls(tiny):
     each(sizes, "count", KVCache, **dict.fromkeys(sizes.split(), 1))
     each("prompt", "prompt", llm.add)
     each("salt", "text", llm.add, prompt=[5, 6, 7])
-    each("stream", "flag", llm.add, prompt=[5, 6, 7])
-    for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (llm.stream, "prompt")):
+
+    def stream(prompt, sampling=None):
+        next(llm.stream(prompt, sampling))
+
+    for call, name in ((llm.add, "prompt"), (llm.generate, "prompts"), (stream, "prompt")):
         each("sampling", "sampling", call, **{name: [5, 6, 7]})
     model = {"model": tiny, "num_blocks": 8}
     each("block_size max_sequences", "count", LLM, **model)
@@ -130,7 +133,7 @@ def test_a_misspelled_name_of_the_package():
         ({"max_prompt_tokens": -1}, "max_prompt_tokens must be"),
         ({"drafter": "x"}, "drafter is PromptLookup"),
         ({"fused": 1}, "fused must be one of"),
-        ({"attention_backend": 3}, "there is no attention backend 3"),
+        ({"attention_backend": 3}, "an attention backend that is no function must be one of .*, got 3"),
         ({"model": ""}, "model must be a folder, a .gguf file or a hub id"),
         ({"model": 3}, "model must be a folder"),
         ({"device": "gpu"}, "device must be one of 'auto', 'cpu'"),

@@ -324,7 +324,7 @@ def test_parameters_one_each(tiny):
     params = [exactly(n) for n in (3, 1, 2)]
     for given_as in (params, tuple(params)):
         assert [len(ids) for ids in ids_of(llm.generate([[5], [6], [7]], given_as))] == [3, 1, 2]
-    with refused("3 prompts and 2 SamplingParams"):
+    with refused("a list of 3, one for each prompt"):
         llm.generate([[5], [6], [7]], params[:2])
 
 
@@ -343,7 +343,7 @@ def test_parameters_one_each(tiny):
 )
 def test_bad_prompts(tiny, prompt, said):
     llm = engine(tiny, 20, 4)
-    for call in (llm.generate, llm.stream, llm.add):
+    for call in (llm.generate, lambda prompt: next(llm.stream(prompt)), llm.add):
         with refused(f"^{said}" if said.startswith("the ") else said):
             call(prompt)
     with refused(f"^prompt 1: .*{said}"):
@@ -358,7 +358,7 @@ def test_bad_prompts(tiny, prompt, said):
         (lambda llm: llm.generate([[]]), "the prompt is empty"),
         (lambda llm: llm.generate(None), "the prompt must be a list of token ids"),
         (lambda llm: llm.generate([5], exactly(1, n=4, **HOT)), "4 samples of one prompt .* engine takes 3"),
-        (lambda llm: llm.stream([5], exactly(1, n=2, **HOT)), "stream yields one text"),
+        (lambda llm: next(llm.stream([5], exactly(1, n=2, **HOT))), "stream yields one text"),
         (lambda llm: llm.abort("0"), "^request_id must be a whole number"),
         (lambda llm: llm.decode(5), "^token_ids must be a list of token ids, got 5$"),
         (lambda llm: llm.decode([10**9]), "^a token id in token_ids must be"),

@@ -213,8 +213,8 @@ def test_weights_that_are_loaded_all_the_same(spoilt, tiny):
     [
         ({"softcap": 30.0}, "takes softcap"),
         ({"something_new": 0}, "takes something_new"),
-        ({"is_causal": False}, "is not causal"),
-        ({"attention_mask": torch.ones(1, 1, 2, 2)}, "its own mask"),
+        ({"is_causal": False}, "takes is_causal"),
+        ({"attention_mask": torch.ones(1, 1, 2, 2)}, "takes attention_mask"),
     ],
 )
 def test_an_argument_that_would_change_the_result_is_refused(tiny, options, said):

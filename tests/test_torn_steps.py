@@ -348,15 +348,3 @@ def test_what_is_no_subclass_is_refused_before_the_model_is_looked_for(name):
     """tests/test_arguments.py has other values."""
     with refused(f"^{name} must be a subclass of "):
         LLM("no-such-model", **{name: BlockPool(3)})
-
-
-def test_who_calls_step_hears_of_what_was_dropped_though_others_generate(tiny):
-    llm = toy(tiny)
-    request_id = llm.add([3, 4], PLAIN)
-    llm.forward = lambda *_: fail()
-    with pytest.raises(Fault):
-        llm.generate([PROMPT], PLAIN)
-    llm.forward = checksum
-    llm.generate([PROMPT], PLAIN)
-    dropped = {completion.request_id: completion for completion in llm.step()}
-    assert dropped[request_id].outputs[0].finish_reason == "error"

@@ -57,7 +57,6 @@ class LivePage:
         if self._recorder is None:
             self._recorder = Recorder(
                 llm,
-                words=self._names is None,
                 drawn=MOST_BLOCKS,
                 most=KEEP,
                 on_step=self._stop_if_alone,
@@ -99,6 +98,7 @@ def present_of(recording: dict[str, Any], own: set[str]) -> dict[str, Any]:
     texts = {name: text for name, text in now["texts"].items() if name in own}
     held = Counter[int]()
     for text in texts.values():
+        text.pop("words", None)  # the page shows none where there are keys
         held.update(text["blocks"][1])
     step = {
         "step": now["step"],

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedlab.arguments import shown
+from pagedlab.arguments import one_of
 from pagedlab.attention.reference import (
     concat_attention,
     online_attention,
@@ -30,14 +30,6 @@ from pagedlab.kernels import why_not
 
 PagedAttention = Callable[..., Tensor]
 
-AXES = {
-    "q": ("T", "Hq", "D"),
-    "k_cache": ("num_blocks", "block_size", "Hkv", "D"),
-    "v_cache": ("num_blocks", "block_size", "Hkv", "D"),
-    "block_tables": ("B", "M"),
-    "seq_lens": ("B",),
-    "query_starts": ("B + 1",),
-}
 BACKENDS: dict[str, PagedAttention] = {
     "concat": over_sequences(concat_attention),
     "safe": over_sequences(safe_attention),
@@ -60,39 +52,29 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
     """
     if callable(backend):
         return backend
+    one_of("an attention backend that is no function", backend, ("auto", *BACKENDS, "triton"))
     if backend == "auto":
         return _auto_attention
     if backend == "triton":
         from pagedlab.kernels.attention import triton_attention  # needs Triton
 
         return triton_attention
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        known = ", ".join(repr(name) for name in ("auto", *BACKENDS, "triton"))
-        raise ValueError(
-            f"there is no attention backend {shown(backend)}: choose one of {known}, or pass a "
-            "function"
-        )
     return BACKENDS[backend]
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
-    return fastest_backend(q.device, True, q.dtype == torch.float64)(q, *args)
+    return fastest_backend(q.device)(q, *args)
 
 
 @lru_cache
-def fastest_backend(
-    device: torch.device, verbose: bool = True, is_double: bool = False
-) -> PagedAttention:
+def fastest_backend(device: torch.device, verbose: bool = True) -> PagedAttention:
     """Return the attention function that "auto" uses on this device.
 
     Args:
         device: the device of the tensors.
         verbose: print, once, which backend it is and why.
-        is_double: whether the tensors are float64.
     """
     problem = why_not(device)
-    if is_double and not problem:
-        problem = "the Triton kernels compute in float32, not in float64"
     if verbose:
         chosen = (
             f"torch ({problem})" if problem else f"Triton ({torch.cuda.get_device_name(device)})"
@@ -131,30 +113,35 @@ def paged_attention(
         ValueError: If the shapes do not fit together. The numbers in the batch are not checked,
             because a GPU would have to wait for the answer.
     """
-    check_shapes(
-        q=q,
-        k_cache=k_cache,
-        v_cache=v_cache,
-        block_tables=block_tables,
-        seq_lens=seq_lens,
-        query_starts=query_starts,
-    )
+    check_shapes(q, k_cache, v_cache, block_tables, seq_lens, query_starts)
     attend = get_backend(backend)
     return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
 
 
-def check_shapes(**arguments: Tensor) -> None:
-    """Check that the shapes of the arguments of `paged_attention` fit together, by name."""
-    sizes: dict[str, int] = {}  # of each axis that was seen
-    for name, tensor in arguments.items():
-        axes = AXES[name]
-        shape = list(tensor.shape)
-        pairs = list(zip(axes, shape, strict=False))
-        if len(shape) != len(axes) or any(sizes.setdefault(*pair) != pair[1] for pair in pairs):
-            raise ValueError(f"{name} must be [{', '.join(axes)}], got {shape} after {sizes}")
-        sizes["B + 1"] = sizes.get("B", 0) + 1
-    if sizes["Hq"] % sizes["Hkv"]:
-        raise ValueError(f"{sizes['Hq']} query heads cannot share {sizes['Hkv']} KV heads evenly")
+def check_shapes(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    query_starts: Tensor,
+) -> None:
+    """Raise `ValueError` if the shapes of the arguments of `paged_attention` do not fit."""
+    fit = (
+        (q.ndim, k_cache.ndim, block_tables.ndim) == (3, 4, 2)
+        and k_cache.shape == v_cache.shape
+        and q.shape[2] == k_cache.shape[3]
+        and q.shape[1] % k_cache.shape[2] == 0
+        and seq_lens.shape == (len(block_tables),)
+        and query_starts.shape == (len(block_tables) + 1,)
+    )
+    if not fit:
+        tensors = q, k_cache, v_cache, block_tables, seq_lens, query_starts
+        raise ValueError(
+            "the shapes must be q [T, Hq, D], both caches [num_blocks, block_size, Hkv, D], "
+            "block_tables [B, M], seq_lens [B] and query_starts [B + 1], with Hq a multiple of "
+            f"Hkv; they are {[list(tensor.shape) for tensor in tensors]}"
+        )
 
 
 def paged_decode(

@@ -8,25 +8,10 @@ slot is ever read.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-
-class _Member(NamedTuple):
-    """A sequence of the batch.
-
-    Args:
-        batch_index: its index in the batch.
-        num_queries: its queries.
-        length: its keys.
-    """
-
-    batch_index: int
-    num_queries: int
-    length: int
 
 
 def torch_attention(
@@ -42,12 +27,12 @@ def torch_attention(
     block_size = k_cache.shape[1]
     out = torch.zeros_like(q)
     for group in _groups(seq_lens, query_starts):
-        index = torch.tensor([member.batch_index for member in group], device=q.device)
+        index = torch.tensor(group, device=q.device)
         length = seq_lens[index, None].long()  # [b, 1]
         start = query_starts[index, None].long()
         stop = query_starts[index + 1, None].long()
-        query = torch.arange(max(member.num_queries for member in group), device=q.device)
-        key = torch.arange(max(member.length for member in group), device=q.device)
+        query = torch.arange(int((stop - start).max()), device=q.device)
+        key = torch.arange(int(length.max()), device=q.device)
         rows = torch.minimum(start + query, stop - 1)  # [b, n], padded
         positions = length - stop + rows  # [b, n], of the queries in their sequences
         stored = torch.minimum(key, length - 1)  # [b, S], padded
@@ -56,7 +41,14 @@ def torch_attention(
         k = k_cache.flatten(0, 1)[slots].to(q.dtype)
         v = v_cache.flatten(0, 1)[slots].to(q.dtype)
         is_visible = key <= positions[:, :, None]  # [b, n, S]
-        mixed = _grouped_attention(q[rows], k, v, is_visible, scale)
+        mixed = F.scaled_dot_product_attention(
+            q[rows].transpose(1, 2),  # [b, heads, n or S, D]
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            is_visible[:, None],
+            scale=scale,
+            enable_gqa=True,
+        ).transpose(1, 2)
         # A query before the sequence's first token sees no key. Its softmax is NaN, its result 0.
         # A padded row is written several times, each time with the same result.
         sees_a_key = positions >= 0
@@ -64,47 +56,12 @@ def torch_attention(
     return out
 
 
-def _groups(seq_lens: Tensor, query_starts: Tensor) -> Iterable[list[_Member]]:
+def _groups(seq_lens: Tensor, query_starts: Tensor) -> Iterable[list[int]]:
     """Group the sequences by the powers of two above their numbers of queries and of keys."""
-    groups: dict[tuple[int, int], list[_Member]] = defaultdict(list)
+    groups = defaultdict[tuple[int, int], list[int]](list)
     sizes = zip(query_starts.diff().tolist(), seq_lens.tolist(), strict=True)
     for index, (num_queries, length) in enumerate(sizes):
         if num_queries > 0 and length > 0:
             powers = (num_queries - 1).bit_length(), (length - 1).bit_length()
-            groups[powers].append(_Member(index, num_queries, length))
+            groups[powers].append(index)
     return groups.values()
-
-
-def _grouped_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
-) -> Tensor:
-    """Compute torch's attention with several query heads a KV head.
-
-    Args:
-        q: [b, n, Hq, D].
-        k: [b, S, Hkv, D].
-        v: [b, S, Hkv, D].
-        mask: which query sees which key, bool [b, n, S].
-        scale: the factor of the scores; None for 1 / sqrt(D).
-
-    Returns:
-        [b, n, Hq, D].
-    """
-    batch, _, kv_heads, _ = k.shape
-    q = q.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4)  # [b, Hkv, G, n, D]
-    k = k.transpose(1, 2)  # [b, Hkv, S, D]
-    v = v.transpose(1, 2)
-    group, num_queries = q.shape[2], q.shape[3]
-    if num_queries == 1:
-        # Decoding: the heads of a group are the rows of one product, so each key is read once.
-        rows = q.squeeze(3)  # [b, Hkv, G, D]
-        out = F.scaled_dot_product_attention(rows, k, v, mask[:, None], scale=scale)
-        out = out[:, :, :, None]
-    else:
-        # Keys and values are broadcast over the group, not repeated in memory.
-        k = k[:, :, None].expand(-1, -1, group, -1, -1).flatten(0, 1)
-        v = v[:, :, None].expand(-1, -1, group, -1, -1).flatten(0, 1)
-        mask = mask.repeat_interleave(kv_heads, 0)[:, None]
-        out = F.scaled_dot_product_attention(q.flatten(0, 1).contiguous(), k, v, mask, scale=scale)
-        out = out.unflatten(0, (batch, kv_heads))
-    return out.permute(0, 3, 1, 2, 4).flatten(2, 3)

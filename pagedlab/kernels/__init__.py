@@ -5,7 +5,7 @@ This module imports none of them. It says on which devices they run.
 runtime      Triton, as a compiler or as an interpreter
 attention    paged attention: decode, ragged, merge
 plan         the launch plan of a call of attention
-cache        writes new KV into its slots, copies blocks
+cache        writes new KV into its slots
 """
 
 import importlib.util

@@ -1,10 +1,9 @@
-"""KV in Triton: writes new tokens into their slots, and copies whole blocks.
+"""KV in Triton: writes new tokens into their slots.
 
-Both kernels handle keys and values in one launch. A GPU moves bytes quickly and starts kernels
+One launch handles keys and values. A GPU moves bytes quickly and starts kernels
 slowly, and there are few bytes: in a step of 256 sequences, a layer writes some hundred kilobytes.
 """
 
-import torch
 from torch import Tensor
 
 from pagedlab.kernels.runtime import on_device_of, power_of_two, tl, triton
@@ -29,22 +28,6 @@ def write_kernel(
         tl.store(v_cache + target, value, mask=real)
 
 
-@triton.jit(
-    do_not_specialize=["layer_stride"], do_not_specialize_on_alignment=["sources", "destinations"]
-)
-def copy_kernel(
-    keys, values, sources, destinations, layer_stride, SIZE: tl.constexpr, CHUNK: tl.constexpr
-):
-    """Run one program for each copy and layer. A block has SIZE elements."""
-    layer = tl.program_id(1).to(tl.int64) * layer_stride
-    source = layer + tl.load(sources + tl.program_id(0)).to(tl.int64) * SIZE
-    target = layer + tl.load(destinations + tl.program_id(0)).to(tl.int64) * SIZE
-    for first in range(0, SIZE, CHUNK):
-        i = first + tl.arange(0, CHUNK)
-        tl.store(keys + target + i, tl.load(keys + source + i, mask=i < SIZE), mask=i < SIZE)
-        tl.store(values + target + i, tl.load(values + source + i, mask=i < SIZE), mask=i < SIZE)
-
-
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Store the keys and values of T tokens in one layer's caches.
 
@@ -66,24 +49,3 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
             k, v, k_cache, v_cache, slots, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             heads, power_of_two(heads), dim, power_of_two(dim),
         )  # fmt: skip
-
-
-def copy_blocks(keys: Tensor, values: Tensor, sources: list[int], destinations: list[int]) -> None:
-    """Copy whole blocks in every layer. All copies run at once, in any order.
-
-    Args:
-        keys: [L, num_blocks, block_size, Hkv, D], contiguous.
-        values: [L, num_blocks, block_size, Hkv, D], contiguous.
-        sources: ids of the blocks to read.
-        destinations: ids of the blocks to write. None of them may be a source.
-    """
-    if not sources:
-        return
-    pairs = torch.tensor([sources, destinations], dtype=torch.int32)
-    if keys.is_cuda:
-        pairs = pairs.pin_memory().to(keys.device, non_blocking=True)
-    size = keys[0, 0].numel()
-    chunk = min(4096, power_of_two(size))
-    grid = len(sources), len(keys)
-    with on_device_of(keys):
-        copy_kernel[grid](keys, values, *pairs, keys.stride(0), size, chunk)

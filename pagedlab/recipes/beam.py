@@ -24,7 +24,7 @@ from torch import Tensor
 from pagedlab.arguments import integer, real
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
-from pagedlab.detokenizer import TextAfter
+from pagedlab.detokenizer import Detokenizer
 from pagedlab.engine import LLM, Prompt
 from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output
 from pagedlab.sampling_params import SamplingParams
@@ -119,7 +119,6 @@ class BeamSearch:
             max_tokens=min(max_tokens, llm.model.max_length - len(ids)),
         )
         llm.scheduler.check(first)
-        self.text_after = TextAfter(llm.model.tokenizer, ids)
         self.scheduler = Scheduler(llm.pool, max(width, llm.max_batch_tokens), width)
         self.beams = [first]
         self.ended: list[tuple[float, Output]] = []
@@ -142,8 +141,7 @@ class BeamSearch:
         """Compute the tokens that have no KV, and return the logits [beams, V] of the next ones."""
         llm, scheduler = self.llm, self.scheduler
         while self.beams[0].num_uncomputed:  # a long prompt takes several passes
-            with llm.whole():  # a reset that is due happens now
-                pass
+            llm.catch_up()  # a reset that is due happens now
             if scheduler.pool is not llm.pool:
                 raise RuntimeError(WAS_RESET)
             with llm.whole():
@@ -203,12 +201,9 @@ class BeamSearch:
     def end(self, beam: Beam) -> None:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
-        output = Output(
-            token_ids=beam.output_ids,
-            finish_reason=reason,
-            text_after=self.text_after,
-            score=self.score(beam),
-        )
+        prompt_ids = beam.token_ids[: beam.num_prompt_tokens]
+        detokenizer = Detokenizer(self.llm.model.tokenizer.backend_tokenizer.decode, prompt_ids)
+        output = Output(detokenizer, beam.output_ids, reason, score=self.score(beam))
         self.ended.append((self.score(beam), output))
 
     def score(self, beam: Beam) -> float:

@@ -39,8 +39,7 @@ def score(llm: LLM, prompt: Prompt, top: int = 0) -> list[TokenLogprob | None]:
     """
     top = integer("top", top)
     ids = llm.model.checked_ids(prompt)
-    with llm.whole():  # a reset that is due happens now
-        pass
+    llm.catch_up()  # a reset that is due happens now
     table = llm.new_table(llm.pool)
     sequence = Sequence(
         request_id=0,

@@ -101,7 +101,7 @@ def draw(
     llm: LLM, messages: list[dict[str, str]], sampling: SamplingParams, console: Console
 ) -> str:
     """Draw the answers while they grow, until Ctrl-C, and return the text of the first one."""
-    request_id = llm.add(messages, sampling, stream=True)
+    request_id = llm.add(messages, sampling)
     turn = Turn(llm, request_id, sampling.n)
     with ExitStack() as stack:
         stack.callback(llm.abort, request_id)

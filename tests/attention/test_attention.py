@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.attention import BACKENDS, fastest_backend, get_backend, paged_attention, paged_decode
+from pagedlab.attention import BACKENDS, fastest_backend, paged_attention, paged_decode
 from support.attention_cases import (
     DEVICE,
     HEADS,
@@ -111,21 +111,22 @@ def test_shapes_that_do_not_fit():
     case = make(0, [(1, 20), (2, 5)])
     names = ("q", "k_cache", "v_cache", "block_tables", "seq_lens", "query_starts")
     good = dict(zip(names, case.arguments(), strict=True))
-    for name, bad, message in [
-        ("q", case.q[0], "q must be "),
-        ("q", case.q[:, :, :32], "k_cache must be .* after .*'D': 32"),
-        ("q", case.q[:, :3], "3 query heads cannot share 2 KV heads"),
-        ("v_cache", case.v_cache[:-1], "v_cache must be .* after .*'num_blocks': 6"),
-        ("seq_lens", case.seq_lens[:1], "seq_lens must be .* after .*'B': 2"),
-        ("query_starts", case.query_starts[:2], "query_starts must be .* after .*'B . 1': 3"),
+    for name, bad in [
+        ("q", case.q[0]),
+        ("q", case.q[:, :, :32]),
+        ("q", case.q[:, :3]),
+        ("v_cache", case.v_cache[:-1]),
+        ("block_tables", case.block_tables[0]),
+        ("seq_lens", case.seq_lens[:1]),
+        ("query_starts", case.query_starts[:2]),
     ]:
-        with refused(f"^{message}"):
+        with refused(r"^the shapes must be q \[T, Hq, D\], .* they are \[\["):
             paged_attention(**{**good, name: bad})
 
 
 def test_a_backend_has_a_name_or_is_a_function_that_gets_the_arguments():
     case = make(0, [(1, 3)])
-    with refused("there is no attention backend 'Torch': choose one of 'auto', 'concat'"):
+    with refused("an attention backend that is no function must be one of 'auto', 'concat'"):
         case.attend("Torch")
     args = case.arguments()
     assert all(a is b for a, b in zip(paged_attention(*args, 0.5, backend=lambda *got: got), [*args, 0.5], strict=True))
@@ -138,4 +139,3 @@ def test_auto_takes_torch_on_a_cpu_and_says_so_once(capsys):
     outs = [case.attend("auto") for _ in range(2)]
     assert capsys.readouterr().out == "attention: torch (no GPU)\n"
     assert torch.equal(outs[0], case.attend("torch"))
-    assert fastest_backend(torch.device("cpu"), is_double=True) is get_backend("torch")

@@ -43,7 +43,7 @@ def state_of(llm):
 def replayed_state(replay):
     """The same of a replay."""
     sequences = {
-        name: (each.state, each.tokens, each.blocks, "".join(each.words), each.length)
+        name: (each.state, each.tokens, each.blocks, "".join(each.words), len(each.words))
         for name, each in replay.sequences.items()
         if each.is_unfinished
     }
@@ -100,7 +100,7 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     )
     llm.generate(PROMPTS[:2], SamplingParams(max_tokens=3))  # what the cache holds is in step 0
     states, plans, live = [state_of(llm)], [{}], []
-    with Recorder(llm) as recorder, Recorder(llm, words=False) as without_words:
+    with Recorder(llm) as recorder:
         stop = llm.on_step(lambda: (states.append(state_of(llm)), plans.append(plan_of(llm))))
         for verb, *arguments in actions:
             if verb == "add":
@@ -119,13 +119,9 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     for step, (state, plan) in enumerate(zip(states, plans, strict=True)):
         assert replayed_state(replay.seek(step)) == state, step
         assert not step or recorded_plan(replay.now) == plan, step
-    lengths = {name: each.length for name, each in replay.sequences.items()}
-    silent = Replay(without_words.recording).seek(len(states) - 1).sequences
-    assert {name: each.length for name, each in silent.items()} == lengths
     assert replayed_state(replay.seek(0)) == states[0], "it can go back"
     assert [len(moment) for moment in moments(recording)] == [len(replay.seek(i).sequences) for i in range(len(replay))]
     run = run_of(recording)
-    assert run.summary() == run_of(without_words.recording).summary()
     computed = sum(stop - start for plan in plans[1:] for start, stop in plan["computed"].values())
     assert (run.steps, sum(batch.total() for batch in run.batches)) == (len(plans) - 1, computed), (
         "the rows have all that plans computed"
@@ -152,10 +148,8 @@ def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
     assert Replay(recording).seek(1).sequences["r0"].blocks == []
 
 
-def test_a_recorder_takes_an_engine_and_a_function_and_a_closed_one_watches_nothing(tiny):
+def test_a_recorder_takes_an_engine_and_a_closed_one_watches_nothing(tiny):
     llm = LLM(tiny, num_blocks=8, verbose=False)
-    with refused("^on_step must be a function without arguments, got 5$"):
-        Recorder(llm, on_step=5)
     with refused("^llm must be an LLM, got None$"):
         Recorder(None)
     with Recorder(llm) as recorder:
@@ -207,11 +201,11 @@ def test_the_page_of_the_format_describes_each_field(tiny):
     free = {"free": lambda: llm.pool.num_free}
     first = record(llm, PROMPTS[:3], [exactly(9)] * 3, readings=free)
     assert all(step["readings"]["free"] == 16 - step["used"] for step in first["steps"][1:])
-    second = record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3, words=False)
+    second = record(llm, PROMPTS[:3], [exactly(9, **SAMPLES)] * 3)
     steps = [*first["steps"], *second["steps"]]
     texts = [text for step in steps for text in step.get("texts", {}).values()]
     fields = {field for each in (first, *steps, *texts) for field in each}
-    assert fields >= {"copies", "hits", "evicted", "drafts", "held", "length"}
+    assert fields >= {"copies", "hits", "evicted", "drafts", "held"}
     assert fields <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 

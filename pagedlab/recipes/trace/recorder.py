@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import a_function, shown
+from pagedlab.arguments import shown
 from pagedlab.recipes.trace.format import FORMAT, MAX_BLOCKS
 from pagedlab.recipes.trace.pool_log import PoolLog
 from pagedlab.recipes.trace.replay import Replay
@@ -24,7 +24,6 @@ class Recorder(ExitStack):
     Args:
         llm: an `LLM`, or an engine with these attributes of it: `model.name`, `pool`, `scheduler`,
             `plan`, `decode`, `on_step` and `on_forward`.
-        words: note the text of each token, and not only the blocks.
         readings: functions whose values are noted after each step, by name: numbers, None, or lists
             of them in lists.
         drawn: blocks whose changes are noted one by one, at most.
@@ -32,14 +31,13 @@ class Recorder(ExitStack):
         on_step: called when a step has been noted.
 
     Raises:
-        ValueError: If `llm` lacks one of these, or if `on_step` is no function.
+        ValueError: If `llm` lacks one of these.
     """
 
     def __init__(
         self,
         llm: Any,
         *,
-        words: bool = True,
         readings: Mapping[str, Reading] | None = None,
         drawn: int = MAX_BLOCKS,
         most: int | None = None,
@@ -47,8 +45,6 @@ class Recorder(ExitStack):
     ) -> None:
         if not hasattr(llm, "on_forward"):
             raise ValueError(f"llm must be an LLM, got {shown(llm)}")
-        if on_step is not None:
-            a_function("on_step", on_step, "without arguments")
         super().__init__()
         pool = llm.pool
         drawn = min(pool.num_blocks, drawn)
@@ -66,8 +62,8 @@ class Recorder(ExitStack):
         self._most = most
         self._after_step = on_step
         self._pool_log = PoolLog(llm, drawn)
-        self._sequence_log = SequenceLog(llm, words)
-        self._step_log = StepLog(llm, words)
+        self._sequence_log = SequenceLog(llm)
+        self._step_log = StepLog(llm)
         self.update()
         self._pool_log.listen(self)
         self._step_log.listen(self)

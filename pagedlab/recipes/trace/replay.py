@@ -21,9 +21,8 @@ class SequenceState:
         prompt: tokens of its prompt.
         state: "waiting", "running", "swapped", "stop", "length", "abort" or "error".
         tokens: how many tokens its table holds.
-        length: how many tokens it has; the last one need not be in the table.
         blocks: the block ids of its table.
-        words: the text of each token that it has, if they were recorded.
+        words: the text of each token that it has; the last one need not be in the table.
         roles: what a chat template added: the role, or "", by position. The stage notes it.
     """
 
@@ -31,7 +30,6 @@ class SequenceState:
     prompt: int = 0
     state: str = ""
     tokens: int = 0
-    length: int = 0
     blocks: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)
@@ -44,7 +42,7 @@ class SequenceState:
     @property
     def num_new(self) -> int:
         """How many tokens it has after its prompt."""
-        return max(0, self.length - self.prompt)
+        return max(0, len(self.words) - self.prompt)
 
     @property
     def new_words(self) -> list[str]:
@@ -58,8 +56,6 @@ class SequenceState:
             if name in change:
                 keep, items = change[name]
                 new[name] = getattr(self, name)[:keep] + items
-        if "words" in new:
-            new["length"] = len(new["words"])
         return replace(self, **new)
 
     def since(self, before: SequenceState) -> dict[str, Any]:
@@ -73,8 +69,6 @@ class SequenceState:
                 change[each.name] = [keep, new[keep:]]
             elif old != new:
                 change[each.name] = new
-        if self.words:  # they tell it
-            change.pop("length", None)
         return change
 
     def whole(self) -> dict[str, Any]:
@@ -160,9 +154,8 @@ class Replay:
 
     def busiest_step(self) -> int:
         """The step with most blocks in use; of the steps with a copy, if there are any."""
-        steps = range(len(self.steps))
-        with_copy = [i for i in steps if "copies" in self.steps[i]]
-        return max(with_copy or steps, key=lambda i: (self.steps[i].get("used", 0), i))
+        used = [step.get("used", 0) for step in self.steps]
+        return max(range(len(self)), key=lambda i: ("copies" in self.steps[i], used[i], i))
 
 
 def moments(recording: dict[str, Any]) -> list[dict[str, SequenceState]]:

@@ -15,12 +15,10 @@ class SequenceLog:
 
     Args:
         llm: as for `Recorder`.
-        words: whether the text of each token is noted.
     """
 
-    def __init__(self, llm: Any, words: bool) -> None:
+    def __init__(self, llm: Any) -> None:
         self._llm = llm
-        self._words = words
         self._looks = count()
         self._plan = llm.plan  # the one whose chunks were looked at
         self._recorded: dict[Sequence, SequenceState] = {}  # of those that have not ended
@@ -58,15 +56,11 @@ class SequenceLog:
         """The present state of a sequence. Only new words are decoded."""
         known = before or SequenceState(look=next(self._looks))
         ids = sequence.token_ids
-        words = known.words
-        if self._words and len(words) < len(ids):
-            words = words + pieces(self._llm.decode, ids, len(words))
         return SequenceState(
             look=known.look,
             prompt=sequence.num_prompt_tokens,
             state=state,
             tokens=sequence.table.num_tokens,
-            length=len(ids),
             blocks=list(sequence.table.block_ids),
-            words=words,
+            words=known.words + pieces(self._llm.decode, ids, len(known.words)),
         )

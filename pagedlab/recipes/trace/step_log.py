@@ -16,12 +16,10 @@ class StepLog:
 
     Args:
         llm: as for `Recorder`.
-        words: whether the text of drafted tokens is noted.
     """
 
-    def __init__(self, llm: Any, words: bool) -> None:
+    def __init__(self, llm: Any) -> None:
         self._llm = llm
-        self._words = words
         # What is only known while a step runs:
         self._plan: Plan | None = None
         self._tables: dict[Sequence, list[int]] = {}
@@ -58,11 +56,9 @@ class StepLog:
         position = chunk.stop - len(chunk.guesses)
         known = chunk.sequence.token_ids
         drafted = list(chunk.guesses)
-        noted: dict[str, Any] = {
+        return {
             "position": position,
             "tokens": len(drafted),
             "accepted": num_equal(drafted, known[position:]),
+            "words": pieces(self._llm.decode, known[:position] + drafted, position),
         }
-        if self._words:
-            noted["words"] = pieces(self._llm.decode, known[:position] + drafted, position)
-        return noted
