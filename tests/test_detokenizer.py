@@ -1,11 +1,8 @@
 """Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
 
-import json
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,8 +15,6 @@ from pagedlab import SamplingParams
 from pagedlab.detokenizer import Detokenizer, TextAfter
 from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.penalties import Penalties
-from pagedlab_serve.app import create_app
-from pagedlab_serve.background import BackgroundServer
 from support.engines import engine, output_of
 from support.sentencepiece import whole_words
 
@@ -212,15 +207,3 @@ def test_the_engine_keeps_the_first_space(llm, token, stop, text):
 def test_beams_keep_the_first_space(llm):
     for beam in beam_search(llm, PROMPT, width=2, max_tokens=3, ignore_eos=True):
         assert PROMPT + beam.text == decode(LLAMAS, MILL + beam.token_ids)
-
-
-@pytest.mark.parametrize("echo", [False, True])
-@pytest.mark.parametrize(("stop", "text"), [(None, " a a a"), ("a a", " ")])
-def test_the_server_keeps_the_first_space(llm, echo, stop, text):
-    body = {"prompt": PROMPT, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
-    with BackgroundServer(create_app(llm)) as server:
-        ask = partial(httpx.post, f"{server.url}/v1/completions", timeout=60)
-        whole, streamed = (ask(json=body | {"stream": stream}).text for stream in (False, True))
-    events = [json.loads(line) for line in streamed.split("data: ") if line.startswith("{")]
-    for answer in ([json.loads(whole)], events):
-        assert "".join(event["choices"][0]["text"] for event in answer) == PROMPT * echo + text

@@ -307,15 +307,6 @@ def test_the_same_logits_on_pages(dtype, bound):
     assert error_on_pages(load(TINY_MODEL, dtype=dtype)) < bound
 
 
-def test_weights_in_several_files(tmp_path, tiny):
-    """tests/test_broken_files.py has such folders in which a file is missing or broken."""
-    with tiny.stock_attention() as module:
-        module.save_pretrained(tmp_path, max_shard_size="1MB")
-    tiny.tokenizer.save_pretrained(tmp_path)
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert_same_weights(load(tmp_path, dtype="float32"), tiny)
-
-
 def write_gguf(path, model):
     """The model as a GGUF file in fp32."""
     gguf = pytest.importorskip("gguf")

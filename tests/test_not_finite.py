@@ -18,7 +18,6 @@ from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
-from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab.sampling import NO_TOKEN, sample_rows
 from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
@@ -153,14 +152,6 @@ def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, 
     assert "".join(pieces) == tiny.decode(answers[0][: place + 1])
     assert "".join(llm.stream(prompts[1], exactly(NEW))) == tiny.decode(answers[1])
     assert_idle(llm)
-
-
-def test_a_recording_says_so(breaking, prompts):
-    llm = engine(breaking, num_blocks=32)
-    with Recorder(llm) as recorder:
-        llm.generate(prompts[:2], exactly(NEW))
-    states = [Replay(recorder.recording).seek(step).sequences for step in range(len(recorder.recording["steps"]))]
-    assert {state["r0"].state for state in states if "r0" in state} == {"running", "error"}
 
 
 # The server and the commands ------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
 from support.engines import (
-    LENGTHS,
-    NEW,
     SCHEDULERS,
     all_ids_of,
     assert_idle,
@@ -36,7 +34,6 @@ from support.engines import (
 )
 from support.operations import LONG_RUN, OPERATIONS
 from support.planted import Bug
-from support.refused import refused
 from support.toy import likeliest, toy, toy_ahead
 
 
@@ -141,7 +138,9 @@ def poison(llm):
 def some_request(rng, common):
     own = [rng.randrange(1, 50) for _ in range(rng.choice([0, 0, 1, 5, 8]))]
     n = rng.choice([1, 1, 2, 4])
-    params = exactly(rng.randint(1, 30), n=n, temperature=float(n > 1), seed=rng.randrange(9))
+    # Log-probabilities need the host, so such a request leaves the windows of an engine that runs ahead.
+    logprobs = rng.choice([None, None, None, 0])
+    params = exactly(rng.randint(1, 30), n=n, temperature=float(n > 1), seed=rng.randrange(9), logprobs=logprobs)
     return [*common[: rng.randint(1, 12)], *own], params
 
 
@@ -181,8 +180,10 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
                     others[0].append(rng.randint(0, llm.pool.num_free) * llm.pool.block_size)
                 try:
                     done |= {each.request_id: each for each in llm.step()}
-                except OutOfBlocks:  # the engine then makes a new scheduler
+                except OutOfBlocks as error:  # the engine then makes a new scheduler
                     assert others[0].block_ids
+                    if "no request can go on" not in str(error):
+                        raise
                     break
         else:
             others[0].free()
@@ -237,16 +238,6 @@ def test_the_fuzz_catches(tiny, planted, seed):
 # Examples -----------------------------------------------------------------------------------------------------------
 
 
-def test_samples_share_the_prompt_and_then_go_their_own_ways(tiny):
-    llm = toy(tiny)
-    llm.add([1] * 6, exactly(30, n=3, temperature=1.0))
-    llm.step()
-    assert [each.name for each in llm.sequences()] == ["r0", "r0.1", "r0.2"]
-    assert len({tuple(each.table.block_ids) for each in llm.sequences()}) == 1
-    llm.step()
-    assert repr(llm.plan).count("copies block") == 2, "the last one owns its block by then"
-
-
 @pytest.mark.parametrize(
     ("num_blocks", "caching", "shared", "new_tokens", "may"),
     [
@@ -268,54 +259,6 @@ def test_admission_counts_to_the_block(num_blocks, caching, shared, new_tokens, 
     scheduler.schedule()
     first.token_ids.append(3)
     assert scheduler.may_admit(later) is may
-
-
-def test_what_fits_alone_to_the_token():
-    scheduler = Scheduler(BlockPool(5, 4), 100, 10)
-    scheduler.check(sequence_of(scheduler.pool, [1] * 5, max_tokens=16))
-    with refused(r"needs 6 blocks of 4 tokens \(5 prompt tokens, up to 17 new ones\) and the pool has 5$"):
-        scheduler.check(sequence_of(scheduler.pool, [1] * 5, max_tokens=17))
-
-
-@pytest.mark.parametrize("kind", SCHEDULERS)
-def test_a_pool_that_others_empty(tiny, kind):
-    """Somebody outside the engine takes every block: nobody can go on, and the error says so."""
-    llm = toy(tiny, num_blocks=8, scheduler=kind)
-    llm.add([1] * 4, exactly(3))
-    llm.step()
-    BlockTable(llm.pool).append(7 * 4)
-    with pytest.raises(OutOfBlocks, match=r"no request can go on, with . of 8 blocks free: release"):
-        llm.step()
-
-
-def test_whoever_gives_way_nobody_else_loses_a_step():
-    """The first gives way to itself, the second takes its block, and loses it to the third."""
-    scheduler = OldestGivesWay(BlockPool(6, 4), 100, 10)
-    sequences = [sequence_of(scheduler.pool, [i] * 4, i) for i in range(3)]
-    scheduler.running += sequences
-    for sequence in sequences:
-        sequence.table.append(4)
-        sequence.token_ids.append(5)
-    BlockTable(scheduler.pool).append(3 * 4)
-    plan = scheduler.schedule()
-    assert list(plan.preempted) == sequences[:2]
-    assert [chunk.sequence for chunk in plan.chunks] == sequences[2:]
-
-
-@pytest.mark.parametrize("kind", SCHEDULERS)
-def test_copies_of_a_preempted_sequence_are_not_made(kind):
-    """And what was to be copied is not there to be swapped. The others go on, one of them in the block that it got."""
-    pool = BlockPool(4, 4)
-    scheduler = type("Policy", (OldestGivesWay, kind), {})(pool, 100, 10)
-    first, other = sequence_of(pool, [1] * 6), sequence_of(pool, [2] * 4, 1)
-    first.table.append(6)
-    other.table.append(4)
-    scheduler.running += [first, first.fork(1), other]
-    for sequence in scheduler.running:
-        sequence.token_ids.append(3)
-    plan = scheduler.schedule()
-    assert (plan.preempted, plan.copies) == ({first: "recompute"}, [])
-    assert [chunk.sequence for chunk in plan.chunks] == scheduler.running
 
 
 # A reader's own policies ----------------------------------------------------------------------------------------------
@@ -347,25 +290,6 @@ def test_a_policy_of_the_readers_own(tiny, policy, max_sequences, expected):
 
 
 # Real models ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "caching", "chunk"),
-    [(SwappingScheduler, True, 16), (Scheduler, True, 7), (Scheduler, False, 64), (SwappingScheduler, False, 4096)],
-)
-def test_tokens_under_pressure(tiny, scheduler, caching, chunk):
-    prompts = prompts_of(tiny, LENGTHS)
-    params = [exactly(NEW, n=1 + 2 * (i % 2), temperature=i % 2, seed=i) for i in range(len(prompts))]
-    expected = all_ids_of(engine(tiny, 512).generate(prompts, params))
-    llm = engine(
-        tiny, smallest(LENGTHS, NEW, 4), 4, scheduler=scheduler, prefix_caching=caching, max_batch_tokens=chunk
-    )
-    gave_way = Counter()
-    llm.on_step(lambda: gave_way.update(llm.plan.preempted.values()))
-    assert all_ids_of(llm.generate(prompts, params)) == expected
-    assert gave_way["swap" if scheduler is SwappingScheduler else "recompute"] > 0
-    assert llm.stats.preemptions == sum(gave_way.values())
-    assert_idle(llm)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pagedlab import LLM, BlockPool, BlockTable
+from pagedlab import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.beam import beams
 from pagedlab.recipes.logprobs import score
@@ -25,7 +25,6 @@ from pagedlab.scheduler import Plan, Scheduler
 from support.engines import all_ids_of, drain, exactly
 from support.faults import Fault, raising_at
 from support.operations import LONG_RUN, OPERATIONS
-from support.refused import refused
 from support.toy import at_each_line, checksum, some_moments, toy, toy_ahead
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13]
@@ -211,11 +210,11 @@ def test_a_readers_class_is_wrong_at_any_call(tiny, part, method, rng):
         assert_starts_clean(llm, expected, f"{part}.{method}, call {at} of {counted.calls}: {how}")
 
 
-@pytest.mark.parametrize("name", ["subscriber", "on_step"])
+@pytest.mark.parametrize("name", ["subscribe", "on_step", "on_forward"])
 def test_a_callback_that_fails_is_named_and_breaks_nothing(tiny, name):
     expected = answers(toy(tiny))
     llm = toy(tiny)
-    listen = llm.pool.subscribe if name == "subscriber" else llm.on_step
+    listen = getattr(llm.pool if name == "subscribe" else llm, name)
     listen(raising_at(2, lambda *_: None, Fault))
     with pytest.warns(UserWarning, match="a callback raised Fault"):
         assert answers(llm) == expected
@@ -298,24 +297,6 @@ def test_a_scheduler_that_plans_nothing_is_named(tiny):
     assert llm.num_unfinished == 0
 
 
-@pytest.mark.parametrize("shares", [False, True])
-def test_blocks_of_a_step_that_needs_the_host_are_never_found_before_they_are_computed(tiny, shares):
-    """It is not planned while windows are in flight: it would wait for them with blocks that are registered."""
-    prompt = list(range(5, 17))
-    host = exactly(6, logprobs=0)
-    expected = all_ids_of(toy(tiny).generate([prompt], host))
-    llm = toy_ahead(tiny, max_batch_tokens=64)
-    llm.add([40, 41, 42], exactly(40))
-    llm.step()
-    asked = llm.add(prompt, host)
-    wanted = [llm.add(prompt, host)] if shares else []
-    llm.step()
-    llm.abort(asked)
-    wanted.append(llm.add(prompt, exactly(6)))
-    done = drain(llm)
-    assert [all_ids_of([done[request_id]]) for request_id in wanted] == [expected] * len(wanted)
-
-
 def test_an_abort_inside_a_step_waits_for_the_next(tiny):
     llm = toy(tiny)
     expected = all_ids_of(toy(tiny).generate([[3, 4]], PLAIN))
@@ -341,13 +322,6 @@ def test_a_table_class_reaches_a_prefix_cache_class(tiny):
     llm.generate([PROMPT], PLAIN)
     assert llm.stats.cached_tokens > 0
     assert seen == {Mine}
-
-
-@pytest.mark.parametrize("name", ["block_pool", "block_table", "scheduler", "prefix_caching"])
-def test_what_is_no_subclass_is_refused_before_the_model_is_looked_for(name):
-    """tests/test_arguments.py has other values."""
-    with refused(f"^{name} must be a subclass of "):
-        LLM("no-such-model", **{name: BlockPool(3)})
 
 
 def test_who_calls_step_hears_of_what_was_dropped_though_others_generate(tiny):
