@@ -21,11 +21,15 @@ NOT = {  # what no argument of that kind may be
     "count or none": [*ODD, *NUMBERS, True, False, 0, -1],
     "whole": [*ODD, *NUMBERS, None, True, -1],
     "share": [*ODD, *NUMBERS, None, True, 0, -0.5, 2],
-    "number": [*ODD, math.nan, math.inf, None, True, -1],
+    "number": [*ODD, math.nan, math.inf, 10**309, None, True, -1],
     "flag": [*ODD, None, 0, 1, "auto "],
     "text": [5, b"x", 1.5, ["a"], object(), "\ud800"],
     "class": [5, "BlockPool", object(), [], dict],
     "block": [*ODD, *NUMBERS, None, True, -1, 8, 2**70],
+    "share or none": [*ODD, *NUMBERS, None, True, -0.1, 1.1],
+    "whole or none": [*ODD, *NUMBERS, True, -1],
+    "stops": ["", ("a", ""), (1,), 5, b"end", [b"end"]],
+    "function or none": [3, "penalties"],
     "sampling": [5, "x", {"max_tokens": 3}, object(), [5]],
     "prompt": [5, None, object(), {1}, b"ab", [1.5], ["a", 1], [[]], "", [], [-1], [10**9], [True], {"role": "x"}],
 }
@@ -77,6 +81,10 @@ def calls(tiny):
     each("max_tokens n", "count", SamplingParams)
     each("top_k", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
+    each("min_p", "share or none", SamplingParams)
+    each("seed logprobs", "whole or none", SamplingParams)
+    each("stop", "stops", SamplingParams)
+    each("adjust", "function or none", SamplingParams)
     each("temperature", "number", SamplingParams)
     each("ignore_eos", "flag", SamplingParams)
     return made, state

@@ -107,7 +107,7 @@ KINDS = {
     "swap": (SwappingScheduler, toy),
     "little memory": (Roomy, toy),
     "limited prompts": (Limited, partial(toy, **FAST)),
-    "drafts": (Scheduler, partial(toy, kind=SpeculativeLLM, drafter=Guesses())),
+    "drafts": (Roomy, partial(toy, kind=SpeculativeLLM, drafter=Guesses())),
     "ahead": (FastScheduler, toy_ahead),
 }
 
@@ -200,7 +200,7 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
 def test_every_text_is_the_one_that_a_request_has_alone(tiny, name, seed):
     counts = fuzz(tiny, seed, OPERATIONS // 8 if OPERATIONS else 150, *KINDS[name])
     print(name, dict(counts))
-    kinds = ["swap"] if name == "swap" else ["recompute", "swap"] if name == "little memory" else ["recompute"]
+    kinds = {"swap": ["swap"], "little memory": ["recompute", "swap"]}.get(name, ["recompute"])
     assert min(counts[what] for what in (*kinds, "refused", "aborted", "forks preempted", "cached")) > 0
 
 

@@ -17,10 +17,7 @@ from pagedlab.model import Model
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
 from pagedlab.sampling import probabilities
 from support.engines import (
-    NEW,
-    SCHEDULERS,
     TEXT,
-    all_ids_of,
     assert_idle,
     engine,
     exactly,
@@ -29,7 +26,6 @@ from support.engines import (
     plain_logits,
     poison,
     prompts_of,
-    smallest,
     texts_of,
 )
 from support.faults import Fault, raising_at
@@ -116,18 +112,6 @@ def test_a_failing_draft_leaves_nothing_behind(tiny, call):
 
 
 # Sampled: the same distribution -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_certain_draft_changes_no_sample(tiny, scheduler):
-    """Prompt lookup leaves the very same samples, n of them, also when blocks are short."""
-    prompts = [prompt * 2 for prompt in prompts_of(tiny, [13, 16, 17])]
-    params = [exactly(NEW, n=3, temperature=0.5, top_k=20, seed=i) for i in range(len(prompts))]
-    num_blocks = smallest([len(prompt) for prompt in prompts], NEW, 4) + 4
-    llm = engine(tiny, num_blocks, 4, scheduler=scheduler, kind=SpeculativeLLM, drafter=PromptLookup(4))
-    assert all_ids_of(llm.generate(prompts, params)) == all_ids_of(engine(tiny, 512, 4).generate(prompts, params))
-    assert llm.stats.drafts > 0
-    assert_idle(llm)
 
 
 def test_sampled_texts_have_the_models_distribution(tiny, noisy, seed):

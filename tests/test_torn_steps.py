@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pagedlab import BlockPool, BlockTable
+from pagedlab import BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.beam import beams
 from pagedlab.recipes.logprobs import score
@@ -139,75 +139,6 @@ def test_a_fault_at_any_line(tiny, name, rng):
     print(f"{name}: {len(runs)} lines, {len(chosen)} of {len(points)} faults, {dict(ended)}")
     assert len(runs) > 300
     assert ended["cut short"] > len(chosen) / 3
-
-
-CLASSES = {  # the option that takes it, the class, and methods that the engine calls
-    "pool": ("block_pool", BlockPool, "allocate share release refcount keep forget victim"),
-    "table": ("block_table", BlockTable, "append fork truncate free slots"),
-    "cache": ("prefix_caching", PrefixCache, "match register num_shared"),
-    "scheduler": (
-        "scheduler",
-        Scheduler,
-        "check add schedule fork remove queues order may_admit next_waiting victim preempt",
-    ),
-}
-METHODS = [(part, method) for part, (_, _, methods) in CLASSES.items() for method in methods.split()]
-WRONG = {"None": None, "-1": -1, "a million": 10**6, "a text": "nonsense"}
-
-
-class Readers:
-    """A subclass with one method that counts its calls, and is wrong at one of them.
-
-    Args:
-        part: the key in CLASSES.
-        method: the name of the method.
-        at: the call, counted from 1; 0 for none.
-        how: "before" or "after" its own work it raises, or what it returns in place of its result.
-    """
-
-    def __init__(self, part, method, at, how):
-        option, base, _ = CLASSES[part]
-        own = getattr(base, method)
-        self.calls = 0
-
-        def faulty(*arguments, **options):
-            self.calls += 1
-            if self.calls != at:
-                return own(*arguments, **options)
-            if how == "before":
-                raise Fault
-            own(*arguments, **options)
-            if how == "after":
-                raise Fault
-            return WRONG[how]
-
-        self.options = {option: type(f"Readers{base.__name__}", (base,), {method: faulty})}
-
-
-@LONG_RUN
-@pytest.mark.parametrize(("part", "method"), METHODS)
-def test_a_readers_class_is_wrong_at_any_call(tiny, part, method, rng):
-    expected = answers(toy(tiny))
-    small = {"num_blocks": 9}
-    counted = Readers(part, method, 0, "before")
-    assert use(toy(tiny, **small, **counted.options)) == expected
-    assert counted.calls > 0, "the engine never calls it"
-    points = [(at, how) for at in range(1, counted.calls + 1) for how in ("before", "after", *WRONG)]
-    for at, how in rng.sample(points, min((OPERATIONS or 240) // len(METHODS), len(points))):
-        readers = Readers(part, method, at, how)
-        llm = toy(tiny, **small, **readers.options)
-        # A wrong answer need not raise at once, and its own requests may get wrong tokens.
-        with suppress(Exception):
-            use(llm)
-        assert readers.calls >= at, "the faulty call was not reached"
-        if llm.num_unfinished:
-            with suppress(Exception):
-                while llm.num_unfinished:
-                    llm.step()
-        gc.collect()
-        if how in WRONG:
-            llm.reset()  # what nobody noticed
-        assert_starts_clean(llm, expected, f"{part}.{method}, call {at} of {counted.calls}: {how}")
 
 
 @pytest.mark.parametrize("name", ["subscribe", "on_step", "on_forward"])

@@ -134,15 +134,6 @@ def test_a_replay_after_any_step_is_the_engine_after_it(tiny, scheduler, num_blo
     assert looks == list(range(len(looks))), "each sequence is new once"
 
 
-def test_swaps_and_what_a_request_found_in_the_cache_are_noted(tiny):
-    llm = LLM(tiny, num_blocks=14, block_size=8, max_sequences=4, scheduler=SwappingScheduler, verbose=False)
-    steps = record(llm, [PROMPTS[3]] * 4, [exactly(30, temperature=1.0, seed=i) for i in range(4)])["steps"]
-    assert {how for step in steps for how in step.get("preempted", {}).values()} == {"swap"}
-    assert any(step.get("resumed") for step in steps)
-    found = [tokens for step in steps[:3] for tokens in step.get("admitted", {}).values()]
-    assert sorted(found) == [0, 8, 8, 8], "three find the first block of the first"
-
-
 def test_the_table_during_a_step_is_noted_where_it_is_not_the_one_after(tiny):
     llm = LLM(tiny, num_blocks=16, block_size=4, prefix_caching=False, verbose=False)
     recording = record(llm, [PROMPTS[3]], [exactly(1)])
