@@ -1,7 +1,7 @@
 """A step that fails or is interrupted drops every request, and the next call starts clean.
 
 The model is the toy of toy.py, which sees only what the blocks hold: a wrong block gives wrong tokens. Faults are
-planted at each line that callers reach, and at each call of a class that a reader wrote. After each of them the next
+planted at each line that callers reach. After each of them the next
 `generate` is right, no block is used, and no request is left.
 
 PAGEDLAB_OPERATIONS=20000 tries that many faults; `make test` tries a few hundred drawn at random. -s prints the counts.

@@ -1,5 +1,6 @@
 """The repository keeps its promises: one list of dependencies, a light import, notebooks fit to be committed."""
 
+import ast
 import base64
 import io
 import json
@@ -45,6 +46,12 @@ for name in sys.argv[1:]:
 
 def test_modules_of_the_first_notebooks_do_not_import_torch():
     subprocess.run([sys.executable, "-c", IMPORT_ALL, *(f"pagedlab.{name}" for name in PURE), *LESSONS], check=True)
+
+
+def test_an_old_python_can_read_the_set_up():
+    """Its main program then says which is needed."""
+    source = (ROOT / "tools" / "setup_env.py").read_bytes().decode("ascii")
+    ast.parse(source, feature_version=(3, 6))
 
 
 def test_constraints_satisfy_every_range_and_conda_installs_this_project():
