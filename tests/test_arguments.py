@@ -74,7 +74,7 @@ def calls(tiny):
     each("block_size max_sequences", "count", LLM, **model)
     each("num_blocks max_batch_tokens", "count or none", LLM, **model)
     each("seed", "whole", LLM, **model)
-    each("block_table scheduler block_pool", "class", LLM, **model)
+    each("block_table scheduler block_pool prefix_caching", "class", LLM, **model)
     each("max_prompt_tokens", "count or none", pagedlab_fast.LLM, **model)
     each("ranks", "count", pagedlab_fast.LLM, **model)
     each("fused cuda_graphs", "flag", pagedlab_fast.LLM, **model)

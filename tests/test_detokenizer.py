@@ -115,24 +115,6 @@ def test_stop_strings_cut_where_plain_search_would(tiny, data):
     assert shown == expected
 
 
-@pytest.mark.parametrize(
-    ("ids", "stop", "left"),
-    [
-        ([97, 0xC3, 256], ("é",), "a"),
-        ([97, 0xC3, 256], ("aé",), ""),
-        ([97, 257], ("स्",), "a"),
-        ([97, 257], ("\ufffd",), "aस्"),
-        ([97, 0xC3], ("b", "\ufffd"), "a"),
-        ([97, 0xC3, 256], ("a\ufffd",), "aé\ufffd"),
-    ],
-)
-def test_a_stop_string_held_back_until_the_end_is_found(ids, stop, left):
-    """The last token begins a character, so all of it is held back until no token follows."""
-    detokenizer, _ = run(STRADDLING, ids, stop)
-    assert detokenizer.text == left
-    assert detokenizer.stopped == any(s in decode(STRADDLING, ids) for s in stop)
-
-
 @given(data=st.data())
 def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(data):
     ids = data.draw(st.lists(st.sampled_from([97, 98, 0xC3, 0xA9, 0xE0, 0xA4, 256, 257]), min_size=1, max_size=8))
@@ -155,12 +137,6 @@ def test_the_text_is_what_prompt_and_new_tokens_together_add(data):
     assert TextAfter(LLAMAS, prompt)(new) == run(LLAMAS, new, prompt=prompt)[0].text == added
     *begun, last = encode(LLAMAS, "so 🙂")
     assert TextAfter(LLAMAS, begun)([last, A]) == run(LLAMAS, [last, A], prompt=begun)[0].text == "🙂 a"
-
-
-def test_a_prompt_without_text_of_its_own_begins_the_text():
-    special = [LLAMAS.bos_token_id] * 50
-    assert TextAfter(LLAMAS, special)([A, A]) == "a a"
-    assert TextAfter(LLAMAS, [*MILL, *special])([A]) == " a"
 
 
 def test_a_long_prompt_is_not_decoded_again_for_each_token():

@@ -133,27 +133,6 @@ def test_a_scored_prompt(breaking, prompts, answers, place):
     assert_idle(llm)
 
 
-def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place):
-    """In a step with the token, the rows before it break, too: so do their blocks."""
-    llm = engine(breaking)
-    bad = output_of(llm, [*prompts[1], answers[0][place], *prompts[1]], exactly(3))
-    assert bad.finish_reason == "error"
-    for _ in range(2):
-        assert output_of(llm, prompts[1], exactly(NEW)).token_ids == answers[1]
-    assert llm.stats.cached_tokens >= 32
-    assert_idle(llm)
-
-
-def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, place):
-    llm = engine(breaking)
-    pieces = []
-    with pytest.raises(FloatingPointError, match=f"^{NOT_FINITE}$"):
-        pieces.extend(llm.stream(prompts[0], exactly(NEW)))
-    assert "".join(pieces) == tiny.decode(answers[0][: place + 1])
-    assert "".join(llm.stream(prompts[1], exactly(NEW))) == tiny.decode(answers[1])
-    assert_idle(llm)
-
-
 # The server and the commands ------------------------------------------------------------------------------------
 
 

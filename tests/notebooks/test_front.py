@@ -69,20 +69,6 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 600), (390, 664), (360, 740)])
-def test_the_first_screen_says_what_this_is_and_a_phone_shows_the_film(address, width, height):
-    """Without a scroll: a free course, of how many notebooks, what one builds, and the way to its begin."""
-    shown = ["#course", "#start"] + ["#film .pl-blocks", "#film .ps-words"] * (width < 400 < 700 < height)
-    with open_page(viewport={"width": width, "height": height}) as page:
-        page.goto(address)
-        page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 0")
-        for part in shown:
-            box = page.locator(part).first.bounding_box()
-            assert box["y"] + box["height"] <= height, part
-        assert f"a free course of {len(build_front.THUMBNAILS)} notebooks" in page.locator("#course").inner_text()
-
-
-@in_browser
 def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
     with open_page(java_script_enabled=False) as page:
         page.goto(address)

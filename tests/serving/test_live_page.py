@@ -122,19 +122,6 @@ def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(t
 
 
 @in_browser
-def test_the_live_page_says_once_that_the_server_is_gone(tiny):
-    with serving(LLM(tiny, num_blocks=64)) as server, open_chromium() as chromium:
-        page = chromium.new_page()
-        page.goto(server.url)
-        page.locator(".pl-empty").first.wait_for()
-        page.route("**/*", lambda route: route.abort())
-        page.get_by_role("button", name="Ask", exact=True).click()
-        page.locator("#answers", has_text="grows").wait_for(state="hidden")
-        page.locator("#trouble", has_text="The server does not answer.").wait_for()
-        assert page.locator("main").inner_text().count("does not answer") == 1
-
-
-@in_browser
 def test_a_reader_gives_the_live_page_its_key(tiny):
     """The console names each refused request, so the test asks for a page without a check of the console."""
     with serving(LLM(tiny, num_blocks=256), api_keys=["anna-1"]) as server, open_chromium() as chromium:
