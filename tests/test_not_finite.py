@@ -24,7 +24,7 @@ from pagedlab_serve.background import BackgroundServer
 from pagedlab_serve.cli.chat import converse
 from pagedlab_serve.cli.main import main
 from support.drafters import Recalls
-from support.engines import assert_idle, breaking_at, engine, exactly, output_of, prompts_of, texts_of
+from support.engines import assert_idle, breaking_at, broken_by, engine, exactly, output_of, prompts_of, texts_of
 
 LENGTHS = [20, 33, 7]
 NEW = 12
@@ -116,10 +116,7 @@ def test_a_draft_model_that_breaks_ends_its_drafts_alone(tiny, breaking, prompts
 def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, answers, place):
     params = exactly(NEW, temperature=0.8, n=6, seed=2)
     (whole,), done = (engine(model).generate(prompts[:1], params) for model in (tiny, breaking))
-    token, expected = answers[0][place], []
-    for ids in (output.token_ids for output in whole.outputs):
-        end = ids.index(token) + 1 if token in ids[:-1] else NEW
-        expected.append((ids[:end], "length" if end == NEW else "error"))
+    expected = [broken_by(answers[0][place], output.token_ids) for output in whole.outputs]
     assert texts_of(done) == [expected]
     assert {reason for _, reason in expected} == {"length", "error"}
 

@@ -65,6 +65,12 @@ def breaking_at(model: Model, token: int) -> Model:
     return replace(model, module=module)
 
 
+def broken_by(token: int, answer: list[int]) -> tuple[list[int], str]:
+    """Token ids and finish reason of an answer whose model is `breaking_at` this token."""
+    end = answer.index(token) + 1 if token in answer[:-1] else len(answer)
+    return answer[:end], "length" if end == len(answer) else "error"
+
+
 def sequence_of(pool, token_ids: list[int], request_id: int = 0, **options) -> Sequence:
     """A sequence that no engine knows."""
     params = options.pop("params", SamplingParams(max_tokens=options.get("max_tokens", 1)))
