@@ -115,8 +115,6 @@ class BlockMachine(RuleBasedStateMachine):
 
     @rule(index=INDEX)
     def misuse(self, index):
-        for call in (self.pool.share, self.pool.release, self.pool.keep, self.pool.refcount):
-            self.refuses(ValueError, lambda call=call: call([-1, len(self.contents), "a", 0.5, None][index % 5]))
         for block_id in self.plain_free | set(self.cached):
             self.refuses(ValueError, lambda block_id=block_id: self.pool.keep(block_id))
             self.refuses(ValueError, lambda block_id=block_id: self.pool.release(block_id))

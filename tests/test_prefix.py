@@ -276,19 +276,6 @@ def test_a_chosen_salt_cannot_pass_for_a_parent():
     assert hit(cache, [115, 7, 9]) == 3
 
 
-def test_statistics_and_events():
-    pool = BlockPool(4, 4)
-    cache = PrefixCache(pool)
-    assert cache.stats.hit_rate == 0
-    serve(cache, range(10)).free()
-    seen = []
-    pool.subscribe(seen.append)
-    serve(cache, [*range(8), *range(20, 27)])
-    assert [(e.kind, e.block_id, e.refcount) for e in seen if e.kind == "hit"] == [("hit", 0, 1), ("hit", 1, 1)]
-    stats = cache.stats
-    assert (stats.asked_tokens, stats.hit_tokens, stats.hit_rate) == (25, 8, 8 / 25)
-
-
 def test_bad_arguments_change_nothing():
     pool = BlockPool(4, 4)
     with refused("^salt must be a text or None, got 5$"):

@@ -185,12 +185,3 @@ def test_what_cannot_speculate(tiny):
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         SpeculativeLLM(tiny, num_blocks=8, drafter=DraftModel(other))
-
-
-def test_real_qwen(qwen, hugging_face):
-    prompts = [prompt * 2 for prompt in prompts_of(qwen, [9, 33])]
-    for drafter in (PromptLookup(4), DraftModel(qwen, 2)):
-        llm = engine(qwen, 64, kind=SpeculativeLLM, drafter=drafter)
-        expected = [hugging_face(qwen, prompt, 24) for prompt in prompts]
-        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=24))) == expected
-        assert llm.stats.accepted_tokens > 0

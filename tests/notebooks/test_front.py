@@ -115,21 +115,3 @@ def test_the_film_ends_full_with_plain_names_and_whole_sentences(original):
     for shown, recorded in zip(last.sequences.values(), before.sequences.values(), strict=True):
         assert (shown.blocks, len(shown.words)) == (recorded.blocks, len(recorded.words)), "each piece keeps its slot"
         assert re.fullmatch(r"(?s)(?!.*(system|assistant)).*\.", "".join(shown.words))
-
-
-def test_captions_say_what_the_recording_has(original):
-    """They are written by hand, so a new recording needs new ones."""
-    shown = build_front.for_visitors(original)["recorded"]
-    replay = Replay(shown)
-    captions = {str(i): step["said"] for i, step in enumerate(shown["steps"]) if "said" in step}
-    last = len(shown["steps"]) - 1
-    captioned, before = {"0", str(last)}, {}
-    for step in range(last):
-        now = {name: (chat.state, set(chat.blocks)) for name, chat in replay.seek(step).sequences.items()}
-        for name in [name for name in now if now[name] != before.get(name)]:
-            captioned.add(str(step))
-            assert name in captions[str(step)].lower()
-            taken = now[name][1] - before.get(name, now[name])[1]
-            assert all(str(block) in captions[str(step)] for block in taken)
-        before = now
-    assert captions.keys() == captioned
