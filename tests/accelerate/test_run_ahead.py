@@ -130,11 +130,9 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     """Samples, stop strings and plain texts together; blocks in plenty, and so few that some must give way."""
     llm, prompts = ahead_engine(tiny, **options), prompts_of(tiny, MIXED_LENGTHS)
     got = llm.generate(prompts, MIXED)
-    assert texts_of(got) == texts_of(mixed_texts)
     for one, other in zip(got, mixed_texts, strict=True):
-        assert len(one.times) == len(other.times)
-        for output, expected in zip(one.outputs, other.outputs, strict=True):
-            assert output.text == expected.text
+        assert (one.outputs, len(one.times)) == (other.outputs, len(other.times))
+        assert [output.text for output in one.outputs] == [output.text for output in other.outputs]
     assert (llm.stats.preemptions > 0) == ("num_blocks" in options)
     assert_idle(llm)
 

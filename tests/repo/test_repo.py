@@ -108,17 +108,6 @@ def test_notebook_is_fit_to_read(path):
             assert len(lines) <= 15, f"cell {i} has {len(lines)} lines of text"
 
 
-@each_notebook
-def test_notebook_links_lead_somewhere(path):
-    """Every relative link in a notebook's text names a file of the repository."""
-    for cell in json.loads(path.read_text())["cells"]:
-        if cell["cell_type"] == "markdown":
-            text = re.sub(r"`[^`]*`", "", "".join(cell["source"]))  # names[0](x) in code is no link
-            for target in re.findall(r"\]\(([^)#\s]+)", text):
-                if not target.startswith("http"):
-                    assert (path.parent / target).exists(), target
-
-
 def test_the_changelog_names_the_version():
     assert pagedlab.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
