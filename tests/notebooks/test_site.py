@@ -137,6 +137,14 @@ def test_words_for_a_page_are_for_words_of_the_notebook(path):
         assert len(site_words.pattern_of(words).findall(text)) == 1, words
 
 
+@each_notebook
+def test_a_page_asks_for_nothing_that_only_jupyterlab_has(site, path):
+    page = text_of(site, f"notebooks/{path.stem}.html")
+    text = " ".join(words_of(page.partition("<article")[2]).split())
+    asked = site_words.ONLY_IN_JUPYTERLAB.findall(text)
+    assert [sentence for sentence in asked if "JupyterLab" not in sentence] == []
+
+
 def test_the_reference_has_everything_that_is_public_or_imported_by_notebooks(site):
     page = text_of(site, "docs/api.html")
     named = set(re.findall(r'id="pagedlab\.[\w.]+\.(\w+)"', page))
