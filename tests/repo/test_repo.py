@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import yaml
@@ -110,10 +109,3 @@ def test_notebook_is_fit_to_read(path):
 
 def test_the_changelog_names_the_version():
     assert pagedlab.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_every_script_is_typed():
-    tracked = subprocess.run(["git", "ls-files", "*.js"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    typed = json.loads((ROOT / "tsconfig.json").read_text())["include"]
-    folders = {Path(pattern).parent for pattern in typed} | {Path("tests/js")}
-    assert {Path(name).parent for name in tracked.split()} == folders
