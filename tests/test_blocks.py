@@ -223,7 +223,6 @@ TestBlocks = LONG_RUN(BlockMachine.TestCase)
     [
         (lambda table: table.append(9), OutOfBlocks, r"append\(9\) takes 3 blocks, and 0 of 2 are free"),
         (lambda table: table.pool.allocate(), OutOfBlocks, "all 2 are in use"),
-        (lambda table: table.pool.refcount(2), ValueError, "block_id must be a whole number from 0 to 1, got 2"),
         (lambda table: table.truncate(9), ValueError, "cannot truncate to 9 tokens: the table holds 8"),
         (lambda table: table.slot(8), IndexError, "tokens 8 to 8 are not among the 8"),
         (lambda table: table.pool.subscribe(3), ValueError, "^callback must be a function, got 3$"),
@@ -275,9 +274,7 @@ def test_events_of_a_copy_on_write_and_of_an_eviction():
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda pool: pool.counts.__setitem__(3, -1),
         lambda pool: pool.counts.__setitem__(3, 1),
-        lambda pool: pool.free_ids.append(3),
         lambda pool: pool.free_ids.remove(3),
         lambda pool: pool.cached.update({3: None}),
         lambda pool: (pool.free_ids.remove(3), pool.cached.update({3: None})),  # and it is not kept

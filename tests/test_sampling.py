@@ -132,9 +132,11 @@ def test_uniform_is_splitmix64_of_seed_and_position():
 
 
 def test_the_whole_vocabulary_can_be_drawn():
-    """No index beyond the end, however large the vocabulary and whatever u."""
-    tokens = sample_rows(torch.zeros(2, 151_936), [SamplingParams(temperature=1.0)] * 2, [0.0, 1 - 2**-53])
-    assert tokens.tolist() == [0, 151_935]
+    """No index beyond the end, however large the vocabulary and whatever u, and none without a probability."""
+    logits = torch.zeros(3, 151_936)
+    logits[2, 0] = -torch.inf
+    tokens = sample_rows(logits, [SamplingParams(temperature=1.0)] * 3, [0.0, 1 - 2**-53, 0.0])
+    assert tokens.tolist() == [0, 151_935, 1]
 
 
 # Parameters -----------------------------------------------------------------------------------------------------
