@@ -9,6 +9,7 @@ import pagedlab
 import pagedlab_fast
 from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
 from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.speculative import DraftModel, PromptLookup
 from pagedlab.scheduler import Scheduler
 from support.refused import refused
@@ -21,6 +22,7 @@ NOT = {  # what no argument of that kind may be
     "whole": [*ODD, *NUMBERS, None, True, -1],
     "share": [*ODD, *NUMBERS, None, True, 0, -0.5, 2],
     "number": [*ODD, math.nan, math.inf, 10**309, None, True, -1],
+    "exponent": [*ODD, math.nan, math.inf, None, True, -11, 11],
     "flag": [*ODD, None, 0, 1, "auto "],
     "text": [5, b"x", 1.5, ["a"], object(), "\ud800"],
     "class": [5, "BlockPool", object(), [], dict],
@@ -53,6 +55,9 @@ def calls(tiny):
     for verb in (pool.share, pool.release, pool.keep, pool.refcount):
         each("block_id", "block", verb)
     each("num_blocks block_size", "count", BlockPool, num_blocks=4)
+    each("prompt", "prompt", beam_search, llm=llm, width=2)
+    each("width max_tokens", "count", beam_search, llm=llm, prompt=[5, 6, 7], width=2)
+    each("length_penalty", "exponent", beam_search, llm=llm, prompt=[5, 6, 7], width=2)
     each("n", "whole", table.append)
     each("num_tokens", "whole", table.truncate)
     each("pool", "class", BlockTable)

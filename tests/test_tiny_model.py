@@ -3,8 +3,6 @@
 The figures that the bounds come from are in data/tiny-qwen2/README.md.
 """
 
-import json
-
 import torch
 
 from pagedlab import LLM, SamplingParams
@@ -18,15 +16,6 @@ QUESTIONS = {  # and a word of each answer
     "Tell me a story about a cat and a library.": "library",
     "How does memory work in a computer?": "memory",
 }
-
-
-def test_files_are_small_and_described():
-    assert (FOLDER / "model.safetensors").stat().st_size < 7_200_000
-    assert (FOLDER / "heldout.txt").stat().st_size <= 60_000
-    about = json.loads((FOLDER / "loss.json").read_text(encoding="utf-8"))
-    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert f"{about['parameters']:,}" in readme
-    assert f"{about['curve'][-1]['heldout_loss']:.3f}" in readme
 
 
 def test_answers_end_and_are_on_the_subject(tiny):
