@@ -23,8 +23,6 @@ ON_A_GPU := $(wildcard notebooks/07_*.ipynb notebooks/08_*.ipynb notebooks/10_*.
 ELSEWHERE := $(filter-out notebooks/07_% notebooks/10_%,$(NOTEBOOKS))
 ASKED := PAGEDLAB_MODEL="$${PAGEDLAB_MODEL:-$(CURDIR)/data/tiny-qwen2}"
 WORKERS ?= 2
-# Each notebook in a kernel that has imported torch already.
-WARM_KERNELS := -p tests.support.warm_kernels
 # Files that have tests in a browser: to collect all files takes as long as some of these.
 IN_BROWSER = $(shell grep -rl --include "test_*.py" --exclude-dir notebooks "in_browser\|mark.browser" tests)
 # JupyterLab refuses to start as root without it.
@@ -43,7 +41,7 @@ test: test-js
 
 # With the notebooks, which the processes share as they share the tests: alone they would be the last to end.
 test-main:
-	$(RUN) -m pytest $(WARM_KERNELS) -n $(WORKERS) --dist worksteal -m "not browser" \
+	$(RUN) -m pytest -n $(WORKERS) --dist worksteal -m "not browser" \
 		--ignore tests/notebooks --ignore tests/repo tests
 
 # The widgets' scripts, under node.
@@ -56,7 +54,7 @@ test-browser:
 	$(RUN) -m pytest -m browser --reruns 1 -rR $(IN_BROWSER)
 
 test-notebooks:
-	$(RUN) -m pytest $(WARM_KERNELS) tests/test_notebooks.py
+	$(RUN) -m pytest tests/test_notebooks.py
 
 # Those about the notebooks, the site and the repository. Some look at the built site in a browser.
 test-about:

@@ -42,10 +42,14 @@ settings.load_profile("pagedlab")
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Tests in a browser run last: once Playwright has started, its event loop is in the way of others."""
+    """Notebooks run first, since they take the longest: processes that share the tests end together then.
+
+    Tests in a browser run last: once Playwright has started, its event loop is in the way of others.
+    """
     for item in items:
         if "qwen_folder" in item.fixturenames:
             item.add_marker("qwen")
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 

@@ -4,39 +4,18 @@ Each type gets a tiny config and random weights, saved and loaded as a reader's 
 """
 
 import json
-import shutil
 
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
 
 from pagedlab import LLM
-from pagedlab.model import MODEL_TYPES, TINY_MODEL, load_model
+from pagedlab.model import MODEL_TYPES, load_model
 from pagedlab.recipes.logprobs import score
+from support.checkpoints import random_checkpoint, small_config
 from support.engines import exactly, ids_of, poison
 from support.refused import refused
 
-LAYERS = 2
-WIDTH = 32
-SIZES = [
-    (4096, "vocab_size"),
-    (WIDTH, "hidden_size"),
-    (LAYERS, "num_hidden_layers"),
-    (4, "num_attention_heads"),
-    (2, "num_key_value_heads"),
-    (8, "head_dim v_head_dim"),
-    (48, "intermediate_size"),
-    (128, "max_position_embeddings"),
-    (4, "num_experts num_local_experts n_routed_experts moe_num_experts"),
-    (2, "num_experts_per_tok moe_topk moe_k"),
-    (16, "moe_intermediate_size shared_expert_intermediate_size"),
-    (1, "n_group topk_group first_k_dense_replace"),
-    (0.3, "initializer_range"),  # so that attention is far from uniform
-    (0, "pad_token_id"),
-    (1, "bos_token_id"),
-    (2, "eos_token_id"),
-]
-SMALL = {name: size for size, names in SIZES for name in names.split()}
 SCALED = {"factor": 2.0, "original_max_position_embeddings": 64}
 ROPES = {
     "default": {},
@@ -66,37 +45,6 @@ PROMPTS = [[5, 9, 11, 13, 17, 19, 23, 29, 31, 37, 41], [7, 8, 3], [50, 40, 30, 2
 PARAMS = exactly(6)
 
 
-def small_config(kind, more):
-    """A tiny config with full attention: fields that this kind has are set, but for those that it refuses."""
-    config_class = CONFIG_MAPPING[kind]
-    default = config_class()
-    known = {*vars(default), *default.attribute_map}
-    wanted = {name: value for name, value in SMALL.items() if name in known}
-    if getattr(default, "layer_types", None):
-        wanted["layer_types"] = ["full_attention"] * LAYERS
-    elif "sliding_window" in known:
-        wanted["sliding_window"] = None
-    while True:
-        try:
-            return config_class(**wanted | more)
-        except Exception as error:  # of a validator
-            refused_names = [name for name in wanted if name in str(error)]
-            if not refused_names:
-                raise
-            for name in refused_names:
-                del wanted[name]
-
-
-def save(folder, kind, more):
-    """Save a tiny model with random weights and the tiny model's tokenizer, and return its module."""
-    for path in TINY_MODEL.glob("tokenizer*"):
-        shutil.copy(path, folder)
-    torch.manual_seed(0)
-    module = AutoModelForCausalLM.from_config(small_config(kind, more), attn_implementation="eager").eval()
-    module.save_pretrained(folder)
-    return module
-
-
 def load(folder):
     return load_model(folder, device="cpu", dtype="float32", verbose=False)
 
@@ -109,7 +57,7 @@ def named(rows):
 def test_it_writes_transformers_tokens(kind, more, tmp_path):
     if kind not in CONFIG_MAPPING:
         pytest.skip("this version of transformers has no such type")
-    module = save(tmp_path, kind, more)
+    module = random_checkpoint(tmp_path, kind, **more)
     llm = LLM(load(tmp_path), num_blocks=40, block_size=4, verbose=False)
     poison(llm.cache)
     for prompt, new in zip(PROMPTS, ids_of(llm.generate(PROMPTS, PARAMS)), strict=True):
@@ -138,14 +86,14 @@ def test_every_other_type_is_refused(without_weights):
 
 @pytest.mark.parametrize(("kind", "more", "said"), LOADING, ids=named(LOADING))
 def test_a_config_that_asks_for_more_is_refused(kind, more, said, without_weights):
-    small_config(kind, more).save_pretrained(without_weights)
+    small_config(kind, **more).save_pretrained(without_weights)
     with refused(said):
         load(without_weights)
 
 
 def test_the_hook_refuses_attention_that_is_not_causal(tmp_path):
     """The first step says so."""
-    save(tmp_path, "gemma3_text", {"use_bidirectional_attention": True})
+    random_checkpoint(tmp_path, "gemma3_text", use_bidirectional_attention=True)
     llm = LLM(load(tmp_path), num_blocks=40, block_size=4, verbose=False)
     with refused("this model's attention is not causal, and paged attention is"):
         llm.generate(PROMPTS, PARAMS)

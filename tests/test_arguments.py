@@ -8,24 +8,29 @@ import pytest
 import pagedlab
 import pagedlab_fast
 from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
-from pagedlab.arguments import a_function, integer, one_of, real, valid_text
 from pagedlab.prefix import PrefixCache
+from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.speculative import DraftModel, PromptLookup
 from pagedlab.scheduler import Scheduler
 from support.refused import refused
 
-ODD = ["1", b"x", [], [0.5], {}, {1}, object(), 1j, "x" * 5000, ()]
+ODD = ["1", b"x", [], [0.5], {}, {1}, object(), 1j, "x" * 5000, (), np.zeros((2, 1))]
 NUMBERS = [1.5, math.nan, math.inf, np.float64(2.5)]
 NOT = {  # what no argument of that kind may be
     "count": [*ODD, *NUMBERS, None, True, False, 0, -1, -(2**70)],
     "count or none": [*ODD, *NUMBERS, True, False, 0, -1],
     "whole": [*ODD, *NUMBERS, None, True, -1],
     "share": [*ODD, *NUMBERS, None, True, 0, -0.5, 2],
-    "number": [*ODD, math.nan, math.inf, None, True, -1],
+    "number": [*ODD, math.nan, math.inf, 10**309, None, True, -1],
+    "exponent": [*ODD, math.nan, math.inf, None, True, -11, 11],
     "flag": [*ODD, None, 0, 1, "auto "],
     "text": [5, b"x", 1.5, ["a"], object(), "\ud800"],
     "class": [5, "BlockPool", object(), [], dict],
     "block": [*ODD, *NUMBERS, None, True, -1, 8, 2**70],
+    "share or none": [*ODD, *NUMBERS, None, True, -0.1, 1.1],
+    "whole or none": [*ODD, *NUMBERS, True, -1],
+    "stops": ["", ("a", ""), (1,), 5, b"end", [b"end"]],
+    "function or none": [3, "penalties"],
     "sampling": [5, "x", {"max_tokens": 3}, object(), [5]],
     "prompt": [5, None, object(), {1}, b"ab", [1.5], ["a", 1], [[]], "", [], [-1], [10**9], [True], {"role": "x"}],
 }
@@ -50,6 +55,9 @@ def calls(tiny):
     for verb in (pool.share, pool.release, pool.keep, pool.refcount):
         each("block_id", "block", verb)
     each("num_blocks block_size", "count", BlockPool, num_blocks=4)
+    each("prompt", "prompt", beam_search, llm=llm, width=2)
+    each("width max_tokens", "count", beam_search, llm=llm, prompt=[5, 6, 7], width=2)
+    each("length_penalty", "exponent", beam_search, llm=llm, prompt=[5, 6, 7], width=2)
     each("n", "whole", table.append)
     each("num_tokens", "whole", table.truncate)
     each("pool", "class", BlockTable)
@@ -73,13 +81,17 @@ def calls(tiny):
     each("block_size max_sequences", "count", LLM, **model)
     each("num_blocks max_batch_tokens", "count or none", LLM, **model)
     each("seed", "whole", LLM, **model)
-    each("block_table scheduler block_pool", "class", LLM, **model)
+    each("block_table scheduler block_pool prefix_caching", "class", LLM, **model)
     each("max_prompt_tokens", "count or none", pagedlab_fast.LLM, **model)
     each("ranks", "count", pagedlab_fast.LLM, **model)
     each("fused cuda_graphs", "flag", pagedlab_fast.LLM, **model)
     each("max_tokens n", "count", SamplingParams)
     each("top_k", "whole", SamplingParams)
     each("top_p", "share", SamplingParams)
+    each("min_p", "share or none", SamplingParams)
+    each("seed logprobs", "whole or none", SamplingParams)
+    each("stop", "stops", SamplingParams)
+    each("adjust", "function or none", SamplingParams)
     each("temperature", "number", SamplingParams)
     each("ignore_eos", "flag", SamplingParams)
     return made, state
@@ -99,26 +111,6 @@ def test_bad_arguments_are_refused_in_one_line(calls, kind):
             owner, _, argument = name.partition(".")
             assert argument in said or owner not in ("SamplingParams", "Scheduler", "KVCache")
             assert state() == before
-
-
-def test_the_ways_to_ask():
-    assert integer("n", np.int64(3), 1) == 3
-    assert real("t", 1, 0) == 1.0
-    assert one_of("how", "a", ("a", "b")) == "a"
-    assert valid_text("salt", None) is None
-    assert a_function("callback", print, "that takes text") is print
-    for call, message in (
-        (lambda: integer("n", 9, 1, 8), "n must be a whole number from 1 to 8, got 9"),
-        (
-            lambda: integer("n", np.zeros((2, 1)), 1),
-            r"n must be a whole number of at least 1, got array\(\[\[0.\], \[0.\]\]\)",
-        ),
-        (lambda: real("p", 0, 0, 1, above=True), "p must be a number above 0 and at most 1, got 0"),
-        (lambda: one_of("how", 1, (True, "b")), "how must be one of True, 'b', got 1"),
-        (lambda: a_function("callback", 5, "that takes text"), "callback must be a function that takes text, got 5"),
-    ):
-        with refused(f"^{message}$"):
-            call()
 
 
 def test_a_misspelled_name_of_the_package():

@@ -36,6 +36,7 @@ def sound(request, tmp_path_factory):
     """A small checkpoint with random weights."""
     folder = tmp_path_factory.mktemp("broken") / "sound"
     kind, _, several = request.param.partition(" ")
+    folder.mkdir()
     random_checkpoint(folder, kind, **KINDS[request.param])
     if several:
         with load_model(folder, device="cpu", verbose=False).stock_attention() as module:

@@ -1,11 +1,8 @@
 """Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
 
-import json
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -18,8 +15,6 @@ from pagedlab import SamplingParams
 from pagedlab.detokenizer import Detokenizer
 from pagedlab.recipes.beam import beam_search
 from pagedlab.recipes.penalties import Penalties
-from pagedlab_serve.app import create_app
-from pagedlab_serve.background import BackgroundServer
 from support.engines import engine, output_of
 from support.sentencepiece import whole_words
 
@@ -118,24 +113,6 @@ def test_stop_strings_cut_where_plain_search_would(tiny, data):
     assert shown == expected
 
 
-@pytest.mark.parametrize(
-    ("ids", "stop", "left"),
-    [
-        ([97, 0xC3, 256], ("é",), "a"),
-        ([97, 0xC3, 256], ("aé",), ""),
-        ([97, 257], ("स्",), "a"),
-        ([97, 257], ("\ufffd",), "aस्"),
-        ([97, 0xC3], ("b", "\ufffd"), "a"),
-        ([97, 0xC3, 256], ("a\ufffd",), "aé\ufffd"),
-    ],
-)
-def test_a_stop_string_held_back_until_the_end_is_found(ids, stop, left):
-    """The last token begins a character, so all of it is held back until no token follows."""
-    detokenizer, _ = run(STRADDLING, ids, stop)
-    assert detokenizer.text == left
-    assert detokenizer.stopped == any(s in decode(STRADDLING, ids) for s in stop)
-
-
 @given(data=st.data())
 def test_no_stop_string_is_left_in_a_text_whatever_its_bytes(data):
     ids = data.draw(st.lists(st.sampled_from([97, 98, 0xC3, 0xA9, 0xE0, 0xA4, 256, 257]), min_size=1, max_size=8))
@@ -158,12 +135,6 @@ def test_the_text_is_what_prompt_and_new_tokens_together_add(data):
     assert run(LLAMAS, new, prompt=prompt)[0].text == added
     *begun, last = encode(LLAMAS, "so 🙂")
     assert run(LLAMAS, [last, A], prompt=begun)[0].text == "🙂 a"
-
-
-def test_a_prompt_without_text_of_its_own_begins_the_text():
-    special = [LLAMAS.bos_token_id] * 50
-    assert run(LLAMAS, [A, A], prompt=special)[0].text == "a a"
-    assert run(LLAMAS, [A], prompt=[*MILL, *special])[0].text == " a"
 
 
 def test_a_long_prompt_is_not_decoded_again_for_each_token():
@@ -208,15 +179,3 @@ def test_the_engine_keeps_the_first_space(llm, token, stop, text):
 def test_beams_keep_the_first_space(llm):
     for beam in beam_search(llm, PROMPT, width=2, max_tokens=3, ignore_eos=True):
         assert PROMPT + beam.text == decode(LLAMAS, MILL + beam.token_ids)
-
-
-@pytest.mark.parametrize("echo", [False, True])
-@pytest.mark.parametrize(("stop", "text"), [(None, " a a a"), ("a a", " ")])
-def test_the_server_keeps_the_first_space(llm, echo, stop, text):
-    body = {"prompt": PROMPT, "max_tokens": 3, "logit_bias": {A: 100}, "ignore_eos": True, "echo": echo, "stop": stop}
-    with BackgroundServer(create_app(llm)) as server:
-        ask = partial(httpx.post, f"{server.url}/v1/completions", timeout=60)
-        whole, streamed = (ask(json=body | {"stream": stream}).text for stream in (False, True))
-    events = [json.loads(line) for line in streamed.split("data: ") if line.startswith("{")]
-    for answer in ([json.loads(whole)], events):
-        assert "".join(event["choices"][0]["text"] for event in answer) == PROMPT * echo + text

@@ -107,13 +107,3 @@ def test_belady_is_the_optimum(rng):
         trace, num_blocks = [([*prompt, 99], []) for prompt in prompts], rng.randint(5, 7)
         paths = [[tuple(prompt[: i + 1]) for i in range(len(prompt))] for prompt in prompts]
         assert replay(trace, num_blocks, 1, "belady").hit_tokens == optimum(paths, num_blocks), (trace, num_blocks)
-
-
-def test_replay_counts_what_it_serves():
-    system = list(range(8))
-    trace = [([*system, 50 + i], [1, 2, 3]) for i in range(5)]
-    stats = replay(trace, 16, 4)
-    assert (stats.asked_tokens, stats.hit_tokens) == (45, 32)
-    assert replay([(system, [])] * 2, 16, 4).hit_tokens == 4  # the last token is always computed
-    chat = [(system, [20, 21, 22, 23, 24]), ([*system, 20, 21, 22, 23, 24, 60], [])]
-    assert replay(chat, 16, 4).hit_tokens == 12  # the answer's own block is found by the next turn

@@ -11,6 +11,7 @@ import torch
 from pagedlab import LLM
 from pagedlab.blocks import OutOfBlocks
 from pagedlab.recipes.logprobs import score
+from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from support.engines import assert_idle, drain, engine, exactly, finished, ids_of, plain_logits
@@ -57,6 +58,7 @@ def prompts(seed, count, longest=40):
 HOW = {
     "greedy": ({}, {}),
     "sampled": ({}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9}),
+    "adjusted": ({}, {"temperature": 0.9, "n": 2, "adjust": Penalties(1.2, presence=0.5, bias={13: -100})}),
     "swap": ({"num_blocks": 26, "scheduler": SwappingScheduler}, {"temperature": 0.8, "n": 2}),
     "chunked and recompute": ({"num_blocks": 18, "max_batch_tokens": 7}, {"temperature": 0.8, "n": 2}),
     "prompt lookup": ({"kind": SpeculativeLLM, "drafter": PromptLookup(k=3)}, {}),

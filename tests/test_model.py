@@ -21,7 +21,6 @@ from pagedlab.attention import get_backend
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model
 from pagedlab.model import Model, load_model
 from pagedlab_serve import hub
-from support.engines import paged_logits, plain_logits
 from support.refused import refused
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -292,30 +291,6 @@ def test_stock_attention_ends_with_its_block(tiny):
         tiny.module(torch.tensor([[1, 2]]))
 
 
-# The same logits and tokens as transformers --------------------------------------------------------------------------
-
-
-def error_on_pages(model):
-    """The relative error of the logits on pages."""
-    rows = [list(range(20, 37)), [7, 8, 9], [11] * 8]
-    expected = torch.cat([plain_logits(model, row) for row in rows])
-    return float((torch.cat(paged_logits(model, rows)) - expected).norm() / expected.norm())
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-10), ("float32", 1e-5), ("bfloat16", 0.05)])
-def test_the_same_logits_on_pages(dtype, bound):
-    assert error_on_pages(load(TINY_MODEL, dtype=dtype)) < bound
-
-
-def test_weights_in_several_files(tmp_path, tiny):
-    """tests/test_broken_files.py has such folders in which a file is missing or broken."""
-    with tiny.stock_attention() as module:
-        module.save_pretrained(tmp_path, max_shard_size="1MB")
-    tiny.tokenizer.save_pretrained(tmp_path)
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert_same_weights(load(tmp_path, dtype="float32"), tiny)
-
-
 def write_gguf(path, model):
     """The model as a GGUF file in fp32."""
     gguf = pytest.importorskip("gguf")
@@ -366,4 +341,3 @@ def test_a_real_qwen(qwen):
     assert qwen.eos_token_ids
     assert qwen.decode(qwen.encode("Why is the sky blue?")) == "Why is the sky blue?"
     assert qwen.encode([{"role": "user", "content": "hi"}])[-3:] == qwen.encode("<|im_start|>assistant\n")
-    assert error_on_pages(qwen) < 1e-5

@@ -18,14 +18,13 @@ from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
-from pagedlab.recipes.trace import Recorder, Replay
 from pagedlab.sampling import NO_TOKEN, sample_rows
 from pagedlab_serve.app import create_app
 from pagedlab_serve.background import BackgroundServer
 from pagedlab_serve.cli.chat import converse
 from pagedlab_serve.cli.main import main
 from support.drafters import Recalls
-from support.engines import assert_idle, breaking_at, engine, exactly, output_of, prompts_of, texts_of
+from support.engines import assert_idle, breaking_at, broken_by, engine, exactly, output_of, prompts_of, texts_of
 
 LENGTHS = [20, 33, 7]
 NEW = 12
@@ -117,10 +116,7 @@ def test_a_draft_model_that_breaks_ends_its_drafts_alone(tiny, breaking, prompts
 def test_of_n_samples_the_others_go_on(tiny, breaking, prompts, answers, place):
     params = exactly(NEW, temperature=0.8, n=6, seed=2)
     (whole,), done = (engine(model).generate(prompts[:1], params) for model in (tiny, breaking))
-    token, expected = answers[0][place], []
-    for ids in (output.token_ids for output in whole.outputs):
-        end = ids.index(token) + 1 if token in ids[:-1] else NEW
-        expected.append((ids[:end], "length" if end == NEW else "error"))
+    expected = [broken_by(answers[0][place], output.token_ids) for output in whole.outputs]
     assert texts_of(done) == [expected]
     assert {reason for _, reason in expected} == {"length", "error"}
 
@@ -132,35 +128,6 @@ def test_a_scored_prompt(breaking, prompts, answers, place):
         score(llm, [*prompts[1][:12], token, *prompts[1][12:]])
     assert len(score(llm, prompts[1])) == len(prompts[1])
     assert_idle(llm)
-
-
-def test_the_prefix_cache_keeps_nothing_of_it(breaking, prompts, answers, place):
-    """In a step with the token, the rows before it break, too: so do their blocks."""
-    llm = engine(breaking)
-    bad = output_of(llm, [*prompts[1], answers[0][place], *prompts[1]], exactly(3))
-    assert bad.finish_reason == "error"
-    for _ in range(2):
-        assert output_of(llm, prompts[1], exactly(NEW)).token_ids == answers[1]
-    assert llm.stats.cached_tokens >= 32
-    assert_idle(llm)
-
-
-def test_a_stream_raises_after_its_last_piece(tiny, breaking, prompts, answers, place):
-    llm = engine(breaking)
-    pieces = []
-    with pytest.raises(FloatingPointError, match=f"^{NOT_FINITE}$"):
-        pieces.extend(llm.stream(prompts[0], exactly(NEW)))
-    assert "".join(pieces) == tiny.decode(answers[0][: place + 1])
-    assert "".join(llm.stream(prompts[1], exactly(NEW))) == tiny.decode(answers[1])
-    assert_idle(llm)
-
-
-def test_a_recording_says_so(breaking, prompts):
-    llm = engine(breaking, num_blocks=32)
-    with Recorder(llm) as recorder:
-        llm.generate(prompts[:2], exactly(NEW))
-    states = [Replay(recorder.recording).seek(step).sequences for step in range(len(recorder.recording["steps"]))]
-    assert {state["r0"].state for state in states if "r0" in state} == {"running", "error"}
 
 
 # The server and the commands ------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from transformers.generation import logits_process as hf
 
 from pagedlab import LLM
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
-from support.engines import all_ids_of, engine, exactly, output_of, plain_logits
+from support.engines import engine, exactly, output_of
 from support.refused import refused
 
 V = 50
@@ -47,35 +46,6 @@ def test_presence_and_frequency_are_about_the_new_text_alone(case):
     expected = [logits[t].item() - (t in new) * 0.7 + new.count(t) * 0.3 for t in range(V)]
     torch.testing.assert_close(ours, torch.tensor(expected))
     assert torch.equal(adjusted(logits, prompt, [], presence=2, frequency=2), logits)
-
-
-ASKED = [
-    {"adjust": Penalties(repetition=1.3)},
-    {"adjust": Penalties(presence=1.5, frequency=0.5)},
-    {"adjust": Penalties(bias={13: -100, 261: 5})},
-    {"min_p": 0.3, "temperature": 1.5, "seed": 3},
-    {"adjust": Penalties(repetition=1.2), "temperature": 0.9, "seed": 4, "n": 2},
-    {},
-]
-
-
-@pytest.mark.parametrize("options", [{}, {"num_blocks": 20, "block_size": 4}, {"drafter": PromptLookup(k=3)}])
-def test_neighbours_keep_their_texts_and_logprobs_are_the_models_own(tiny, options, seed):
-    """All in one batch as each alone."""
-    kind = SpeculativeLLM if "drafter" in options else LLM
-    llm = kind(tiny, verbose=False, **{"num_blocks": 128, **options})
-    prompt = tiny.encode("Once upon a time, there was a")
-    params = [exactly(16, logprobs=0, **asked) for asked in ASKED]
-    done = llm.generate([prompt] * len(params), params)
-    for completion, p in zip(done, params, strict=True):
-        (alone,) = LLM(tiny, num_blocks=128, verbose=False).generate([prompt], p)
-        assert all_ids_of([completion]) == all_ids_of([alone])
-        for output in completion.outputs:
-            logits = plain_logits(tiny, prompt + output.token_ids)[len(prompt) - 1 : -1]
-            said = torch.tensor([t.logprob for t in output.logprobs or []])
-            plain = torch.log_softmax(logits, 1).gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
-            torch.testing.assert_close(said, plain, atol=1e-4, rtol=1e-5)
-    assert 13 not in done[2].outputs[0].token_ids
 
 
 def test_any_function_of_the_logits(tiny):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pagedlab_fast
-from pagedlab import BlockPool, BlockTable, OutOfBlocks, SamplingParams
+from pagedlab import BlockPool, BlockTable, OutOfBlocks
 from pagedlab.engine import EagerRunner
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.eviction import POOLS
@@ -22,21 +22,13 @@ from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
 from support.engines import (
-    LENGTHS,
-    NEW,
     SCHEDULERS,
     all_ids_of,
     assert_idle,
-    engine,
     exactly,
-    ids_of,
-    prompts_of,
     sequence_of,
-    smallest,
 )
 from support.operations import LONG_RUN, OPERATIONS
-from support.planted import Bug
-from support.refused import refused
 from support.toy import likeliest, toy, toy_ahead
 
 
@@ -110,7 +102,7 @@ KINDS = {
     "swap": (SwappingScheduler, toy),
     "little memory": (Roomy, toy),
     "limited prompts": (Limited, partial(toy, **FAST)),
-    "drafts": (Scheduler, partial(toy, kind=SpeculativeLLM, drafter=Guesses())),
+    "drafts": (Roomy, partial(toy, kind=SpeculativeLLM, drafter=Guesses())),
     "ahead": (FastScheduler, toy_ahead),
 }
 
@@ -141,7 +133,9 @@ def poison(llm):
 def some_request(rng, common):
     own = [rng.randrange(1, 50) for _ in range(rng.choice([0, 0, 1, 5, 8]))]
     n = rng.choice([1, 1, 2, 4])
-    params = exactly(rng.randint(1, 30), n=n, temperature=float(n > 1), seed=rng.randrange(9))
+    # Log-probabilities need the host, so such a request leaves the windows of an engine that runs ahead.
+    logprobs = rng.choice([None, None, None, 0])
+    params = exactly(rng.randint(1, 30), n=n, temperature=float(n > 1), seed=rng.randrange(9), logprobs=logprobs)
     return [*common[: rng.randint(1, 12)], *own], params
 
 
@@ -173,6 +167,7 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
             elif what < 0.29 and asked:
                 request_id = rng.choice(list(asked))
                 llm.abort(request_id)
+                assert all(each.request_id != request_id for queue in llm.scheduler.queues().values() for each in queue)
                 counts["aborted"] += request_id not in done
                 del asked[request_id]
             elif llm.num_unfinished:
@@ -181,8 +176,10 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
                     others[0].append(rng.randint(0, llm.pool.num_free) * llm.pool.block_size)
                 try:
                     done |= {each.request_id: each for each in llm.step()}
-                except OutOfBlocks:  # the engine then makes a new scheduler
+                except OutOfBlocks as error:  # the engine then makes a new scheduler
                     assert others[0].block_ids
+                    if "no request can go on" not in str(error):
+                        raise
                     break
         else:
             others[0].free()
@@ -199,52 +196,11 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
 def test_every_text_is_the_one_that_a_request_has_alone(tiny, name, seed):
     counts = fuzz(tiny, seed, OPERATIONS // 8 if OPERATIONS else 150, *KINDS[name])
     print(name, dict(counts))
-    kinds = ["swap"] if name == "swap" else ["recompute", "swap"] if name == "little memory" else ["recompute"]
+    kinds = {"swap": ["swap"], "little memory": ["recompute", "swap"]}.get(name, ["recompute"])
     assert min(counts[what] for what in (*kinds, "refused", "aborted", "forks preempted", "cached")) > 0
 
 
-def bug(method, old, new, kind=Scheduler):
-    return Bug(kind, method, old, new)
-
-
-BUGS = {
-    "a preempted one is lost": bug("preempt", "self.add(sequence)", "pass"),
-    "the oldest is preempted": bug("victim", "[-1]", "[0]"),
-    "a short prompt overtakes": bug("next_waiting", "self.waiting[0]", "min(self.waiting, key=lambda s: s.length)"),
-    "its chunk stays": bug("preempt", "self.take_back(sequence)", "pass"),
-    "more run than may": bug("has_room_for", "> self.max_sequences", "> 10**9"),
-    "forks to come do not count": bug("has_room_for", "1 + sequence.num_to_fork", "1"),
-    "what never fits is accepted": bug("check", "need > self.pool.num_blocks", "False"),
-    "a chunk exceeds the budget": bug(
-        "num_next", "min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed"
-    ),
-    "drafted names": bug("register", "[: chunk.stop]", "[:]"),
-    "KV comes back in disorder": bug(
-        "_resume", "(sequence.table.block_ids)", "(sequence.table.block_ids[::-1])", SwappingScheduler
-    ),
-    "a new one is admitted before a swapped one": bug("_is_first", "not queue or", "True or", SwappingScheduler),
-}
-
-
-@pytest.mark.parametrize("planted", BUGS)
-def test_the_fuzz_catches(tiny, planted, seed):
-    kind = BUGS[planted].planted()
-    kinds = kind, type("Mixed", (OldestGivesWay, kind), {})
-    with pytest.raises((AssertionError, ValueError, IndexError, RuntimeError)):
-        [fuzz(tiny, seed, 500, each) for each in kinds]
-
-
 # Examples -----------------------------------------------------------------------------------------------------------
-
-
-def test_samples_share_the_prompt_and_then_go_their_own_ways(tiny):
-    llm = toy(tiny)
-    llm.add([1] * 6, exactly(30, n=3, temperature=1.0))
-    llm.step()
-    assert [each.name for each in llm.sequences()] == ["r0", "r0.1", "r0.2"]
-    assert len({tuple(each.table.block_ids) for each in llm.sequences()}) == 1
-    llm.step()
-    assert len(llm.plan.copies) == 2, "the last one owns its block by then"
 
 
 @pytest.mark.parametrize(
@@ -268,38 +224,6 @@ def test_admission_counts_to_the_block(num_blocks, caching, shared, new_tokens, 
     scheduler.schedule()
     first.token_ids.append(3)
     assert scheduler.may_admit(later) is may
-
-
-def test_what_fits_alone_to_the_token():
-    scheduler = Scheduler(BlockPool(5, 4), 100, 10)
-    scheduler.check(sequence_of(scheduler.pool, [1] * 5, max_tokens=16))
-    with refused(r"needs 6 blocks of 4 tokens \(5 prompt tokens, up to 17 new ones\) and the pool has 5$"):
-        scheduler.check(sequence_of(scheduler.pool, [1] * 5, max_tokens=17))
-
-
-@pytest.mark.parametrize("kind", SCHEDULERS)
-def test_a_pool_that_others_empty(tiny, kind):
-    """Somebody outside the engine takes every block: nobody can go on, and the error says so."""
-    llm = toy(tiny, num_blocks=8, scheduler=kind)
-    llm.add([1] * 4, exactly(3))
-    llm.step()
-    BlockTable(llm.pool).append(7 * 4)
-    with pytest.raises(OutOfBlocks, match=r"no request can go on, with . of 8 blocks free: release"):
-        llm.step()
-
-
-def test_whoever_gives_way_nobody_else_loses_a_step():
-    """The first gives way to itself, the second takes its block, and loses it to the third."""
-    scheduler = OldestGivesWay(BlockPool(6, 4), 100, 10)
-    sequences = [sequence_of(scheduler.pool, [i] * 4, i) for i in range(3)]
-    scheduler.running += sequences
-    for sequence in sequences:
-        sequence.table.append(4)
-        sequence.token_ids.append(5)
-    BlockTable(scheduler.pool).append(3 * 4)
-    plan = scheduler.schedule()
-    assert list(plan.preempted) == sequences[:2]
-    assert [chunk.sequence for chunk in plan.chunks] == sequences[2:]
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
@@ -328,54 +252,12 @@ class Urgent(Scheduler):
         return sequence.max_tokens, sequence.request_id
 
 
-class Static(Scheduler):
-    """Nobody joins a batch that has begun."""
-
-    def may_admit(self, sequence):
-        return len(self.plan.admitted) == len(self.running) and super().may_admit(sequence)
-
-
-@pytest.mark.parametrize(
-    ("policy", "max_sequences", "expected"), [(Urgent, 1, [[1], [2], [0]]), (Static, 2, [[0, 1], [2]])]
-)
-def test_a_policy_of_the_readers_own(tiny, policy, max_sequences, expected):
-    llm = toy(tiny, scheduler=policy, max_sequences=max_sequences)
-    batches = []
-    llm.on_step(lambda: batches.append([each.request_id for each in llm.plan.admitted]))
+def test_a_policy_of_the_readers_own(tiny):
+    llm = toy(tiny, scheduler=Urgent, max_sequences=1)
+    order = []
+    llm.on_step(lambda: order.extend(each.request_id for each in llm.plan.admitted))
     llm.generate([[1] * 4] * 3, [exactly(n) for n in (9, 2, 5)])
-    assert [batch for batch in batches if batch] == expected
-
-
-# Real models ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "caching", "chunk"),
-    [(SwappingScheduler, True, 16), (Scheduler, True, 7), (Scheduler, False, 64), (SwappingScheduler, False, 4096)],
-)
-def test_tokens_under_pressure(tiny, scheduler, caching, chunk):
-    prompts = prompts_of(tiny, LENGTHS)
-    params = [exactly(NEW, n=1 + 2 * (i % 2), temperature=i % 2, seed=i) for i in range(len(prompts))]
-    expected = all_ids_of(engine(tiny, 512).generate(prompts, params))
-    llm = engine(
-        tiny, smallest(LENGTHS, NEW, 4), 4, scheduler=scheduler, prefix_caching=caching, max_batch_tokens=chunk
-    )
-    gave_way = Counter()
-    llm.on_step(lambda: gave_way.update(llm.plan.preempted.values()))
-    assert all_ids_of(llm.generate(prompts, params)) == expected
-    assert gave_way["swap" if scheduler is SwappingScheduler else "recompute"] > 0
-    assert llm.stats.preemptions == sum(gave_way.values())
-    assert_idle(llm)
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_real_qwen_under_pressure(qwen, hugging_face, scheduler):
-    lengths = [3, 33, 64, 100]
-    prompts = prompts_of(qwen, lengths)
-    llm = engine(qwen, smallest(lengths, 32, 16) + 2, 16, scheduler=scheduler, max_batch_tokens=64)
-    expected = [hugging_face(qwen, prompt, 32) for prompt in prompts]
-    assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=32))) == expected
-    assert llm.stats.preemptions > 0
+    assert order == [1, 2, 0]
 
 
 def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
@@ -394,8 +276,3 @@ def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
     assert sizes(llm, 2) == [[4], [5]], "nobody waits yet"
     llm.add([2] * 10, exactly(5))
     assert sizes(llm, 3) == [[1, 4], [1, 4], [1, 2]]
-    llm.reset()
-    summed = []
-    llm.on_step(lambda: summed.append(sum(chunk.stop - chunk.start for chunk in llm.plan.chunks)))
-    llm.generate([[1] * 6] * 7, exactly(1))
-    assert summed == [4, 30, 8]

@@ -17,10 +17,7 @@ from pagedlab.model import Model
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
 from pagedlab.sampling import probabilities
 from support.engines import (
-    NEW,
-    SCHEDULERS,
     TEXT,
-    all_ids_of,
     assert_idle,
     engine,
     exactly,
@@ -29,8 +26,6 @@ from support.engines import (
     plain_logits,
     poison,
     prompts_of,
-    smallest,
-    texts_of,
 )
 from support.faults import Fault, raising_at
 from support.refused import refused
@@ -97,7 +92,7 @@ def test_ends(tiny):
     cases += [SamplingParams(max_tokens=64, stop=" ".join(words[i : i + 2])) for i in (1, 4, 7)]
     for params in cases:
         (expected,), (got,) = (each.generate([prompt], params) for each in (plain, llm))
-        assert texts_of([got]) == texts_of([expected])
+        assert got.outputs == expected.outputs
         assert got.outputs[0].text == expected.outputs[0].text
         assert len(got.times) == len(got.outputs[0].token_ids)
         assert_idle(llm)
@@ -116,18 +111,6 @@ def test_a_failing_draft_leaves_nothing_behind(tiny, call):
 
 
 # Sampled: the same distribution -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_certain_draft_changes_no_sample(tiny, scheduler):
-    """Prompt lookup leaves the very same samples, n of them, also when blocks are short."""
-    prompts = [prompt * 2 for prompt in prompts_of(tiny, [13, 16, 17])]
-    params = [exactly(NEW, n=3, temperature=0.5, top_k=20, seed=i) for i in range(len(prompts))]
-    num_blocks = smallest([len(prompt) for prompt in prompts], NEW, 4) + 4
-    llm = engine(tiny, num_blocks, 4, scheduler=scheduler, kind=SpeculativeLLM, drafter=PromptLookup(4))
-    assert all_ids_of(llm.generate(prompts, params)) == all_ids_of(engine(tiny, 512, 4).generate(prompts, params))
-    assert llm.stats.drafts > 0
-    assert_idle(llm)
 
 
 def test_sampled_texts_have_the_models_distribution(tiny, noisy, seed):
@@ -201,12 +184,3 @@ def test_what_cannot_speculate(tiny):
     other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         SpeculativeLLM(tiny, num_blocks=8, drafter=DraftModel(other))
-
-
-def test_real_qwen(qwen, hugging_face):
-    prompts = [prompt * 2 for prompt in prompts_of(qwen, [9, 33])]
-    for drafter in (PromptLookup(4), DraftModel(qwen, 2)):
-        llm = engine(qwen, 64, kind=SpeculativeLLM, drafter=drafter)
-        expected = [hugging_face(qwen, prompt, 24) for prompt in prompts]
-        assert ids_of(llm.generate(prompts, SamplingParams(max_tokens=24))) == expected
-        assert llm.stats.accepted_tokens > 0

@@ -67,10 +67,8 @@ def test_bf16_parts_only_where_the_race_is_close(backend):
         ours = completion.outputs[0].token_ids
         at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
         if at is None:
-            print(f"\nprompt of {len(prompt)}: equal")
             continue
         logits = plain_logits(model, prompt + theirs[:at])[-1].float()
-        first, second = logits.topk(2).values.tolist()
-        gap = abs(float(logits[ours[at]] - logits[theirs[at]]))
-        print(f"\nprompt of {len(prompt)}: parts at token {at}, top-2 gap {first - second:.4f} at logit {first:.2f}")
-        assert gap <= abs(first) * 2**-5, "the texts part where no rounding explains it"
+        gap = float(logits[ours[at]] - logits[theirs[at]])
+        print(f"\nprompt of {len(prompt)}: parts at token {at}, with logits {gap:.4f} apart")
+        assert abs(gap) <= abs(float(logits.max())) * 2**-5, "the texts part where no rounding explains it"

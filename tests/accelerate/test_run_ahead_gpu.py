@@ -15,7 +15,7 @@ from pagedlab import SamplingParams
 from pagedlab.recipes.penalties import Penalties
 from pagedlab_fast.shapes import TOKENS
 from support.drafters import Recalls
-from support.engines import breaking_at, exactly, ids_of
+from support.engines import breaking_at, broken_by, exactly, ids_of, texts_of
 from support.engines import engine as poisoned
 
 pytestmark = [
@@ -63,15 +63,19 @@ def test_graphs_and_fused_layers_at_every_bucket_edge(model):
                 assert texts(llm, n) == expected[:n], (n, llm is both)
 
 
-def test_penalties_in_graphs(model):
-    """A third of the rows has none. In the second round the steps are graphs."""
-    asked = [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=0.9, frequency=0.3)}, {}]
-    params = [SamplingParams(max_tokens=12 + i % 19, ignore_eos=True, **asked[i % 3]) for i in range(45)]
-    llm, eager = engine(model), eager_engine(model)
-    expected = ids_of(eager.generate(PROMPTS[:45], params))
+PENALISED = [{"adjust": Penalties(1.3)}, {"adjust": Penalties(presence=0.9, frequency=0.3)}, {}]
+
+
+@pytest.mark.parametrize(("num_blocks", "asked"), [(2048, PENALISED), (14, [{}])], ids=["penalties", "few blocks"])
+def test_texts_are_those_of_eager_steps(model, num_blocks, asked):
+    """In the second round the steps are graphs."""
+    params = [exactly(3 + 7 * i % 60, **asked[i % len(asked)]) for i in range(64)]
+    expected = ids_of(eager_engine(model).generate(PROMPTS[:64], params))
+    llm = engine(model, num_blocks)
     for _ in range(2):
-        assert ids_of(llm.generate(PROMPTS[:45], params)) == expected
-    assert any(shape.is_penalised for shape in llm.runner.decoder.runner.graphs)
+        assert ids_of(llm.generate(PROMPTS[:64], params)) == expected
+        assert (llm.stats.preemptions > 0) == (num_blocks == 14)
+    assert any(shape.is_penalised for shape in llm.runner.decoder.runner.graphs) == (asked == PENALISED)
 
 
 @pytest.mark.parametrize("asked", [{}, {"adjust": Penalties(1 + 1e-6)}, {"logprobs": 0}, {"min_p": 0.5}], ids=str)
@@ -80,17 +84,12 @@ def test_texts_whose_logits_are_not_finite_end_alone(model, asked):
     params = exactly(40, **asked)
     answers = ids_of(engine(model).generate(PROMPTS[:45], params))
     token = answers[7][5]
-    ends = [answer.index(token) + 1 if token in answer[:-1] else 40 for answer in answers]
+    pairs = zip(PROMPTS, answers, strict=False)
+    expected = [[([], "error") if token in prompt else broken_by(token, answer)] for prompt, answer in pairs]
     llm = engine(breaking_at(model, token))
     for _ in range(2):
-        done = [completion.outputs[0] for completion in llm.generate(PROMPTS[:45], params)]
-        for output, prompt, answer, end in zip(done, PROMPTS, answers, ends, strict=False):
-            if token not in prompt:
-                assert output.token_ids == answer[:end]
-                assert output.finish_reason == ("length" if end == 40 else "error")
-            else:
-                assert (output.token_ids, output.finish_reason) == ([], "error")
-    assert {output.finish_reason for output in done} == {"length", "error"}
+        assert texts_of(llm.generate(PROMPTS[:45], params)) == expected
+    assert {reason for [(_, reason)] in expected} == {"length", "error"}
 
 
 def test_prompts_in_graphs_at_every_bucket_edge(model):
@@ -150,12 +149,3 @@ def test_who_wants_the_host_in_graphs_at_every_bucket_edge(model):
         for _ in range(3):
             assert ids_of(graphs.generate(PROMPTS[:n], params[:n])) == expected[:n], n
     assert not any(shape.is_sampled for shape in graphs.runner.decoder.runner.graphs)
-
-
-def test_graphs_with_too_few_blocks(model):
-    params = [exactly(3 + 7 * i % 60) for i in range(64)]
-    expected = engine(model, cuda_graphs=False, fused=False).generate(PROMPTS[:64], params)
-    llm = engine(model, 14)
-    got = llm.generate(PROMPTS[:64], params)
-    assert ids_of(got) == ids_of(expected)
-    assert llm.stats.preemptions > 0

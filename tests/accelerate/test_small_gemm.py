@@ -23,7 +23,6 @@ from pagedlab.model import Model, paged_hook
 from pagedlab.scheduler import Chunk
 from pagedlab_fast import small_gemm
 from pagedlab_fast.fused import Fused, can_fuse
-from pagedlab_fast.norm import norm
 from support.engines import poison, sequence_of
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -165,10 +164,3 @@ def test_angles_are_the_stock_modules(scaling):
         assert mine.is_contiguous()
         torch.testing.assert_close(mine, whole[0, :, :10], rtol=1e-6, atol=1e-6)
     assert not can_fuse(rotated("dynamic"))
-
-
-def test_a_norm_keeps_to_its_rows(seed):
-    torch.manual_seed(seed)
-    x, weight = torch.randn(3, 72, device=DEVICE), torch.rand(72, device=DEVICE)
-    expected = F.rms_norm(x, (72,), weight, 1e-6)
-    torch.testing.assert_close(norm(behind(x), behind(weight), 1e-6), expected)

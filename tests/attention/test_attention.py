@@ -74,14 +74,6 @@ def test_scores_of_a_million(backend, sign, lengths, seed):
 
 
 @each_backend
-@pytest.mark.parametrize("lengths", RAGGED_AND_DECODE, ids=["ragged", "decode"])
-def test_the_scale_is_one_over_root_d_unless_given(backend, lengths, seed):
-    case = make(seed, lengths)
-    assert torch.equal(case.attend(backend), case.attend(backend, scale=64**-0.5))
-    assert_close(case, case.attend(backend, scale=0.3), scale=0.3)
-
-
-@each_backend
 def test_one_new_token_each(backend, seed):
     """And the inputs stay as they are."""
     case = make(seed, [(1, length) for length in (1, 15, 16, 17, 64)], (14, 2))

@@ -9,23 +9,10 @@ import pytest
 
 pytest.importorskip("triton")
 
-from pagedlab import SamplingParams
-from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.ranks import RankLost
-from pagedlab_fast.choose import MAX_STEPS
+from support.ahead import MIXED, MIXED_LENGTHS
 from support.engines import assert_idle, come_and_go, drain, engine, exactly, prompts_of, texts_of
 from support.ranks import Ahead, other_rank, two
-
-MIXED = [
-    exactly(20),
-    SamplingParams(max_tokens=MAX_STEPS + 1),
-    SamplingParams(max_tokens=1),
-    SamplingParams(max_tokens=14, temperature=0.9, seed=3, n=2),
-    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
-    SamplingParams(max_tokens=9, temperature=0.7, seed=6, top_k=5, top_p=0.9),
-    SamplingParams(max_tokens=8, temperature=0.7, seed=7, min_p=0.1),
-    SamplingParams(max_tokens=12, adjust=Penalties(repetition=1.4)),
-]
 
 
 def sent(llm, monkeypatch):
@@ -42,7 +29,7 @@ def sent(llm, monkeypatch):
 )
 def test_texts_are_one_ranks(tiny, options, rng):
     """What needs the host runs between windows, as before; copies happen in their order."""
-    prompts = prompts_of(tiny, [16, 5, 31, 13, 9, 33, 26, 21])
+    prompts = prompts_of(tiny, MIXED_LENGTHS)
     expected = texts_of(engine(tiny).generate(prompts, MIXED))
     with two(Ahead, fused=False, **options) as llm:
         assert texts_of(llm.generate(prompts, MIXED)) == expected

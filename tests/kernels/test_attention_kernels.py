@@ -29,7 +29,6 @@ if find_spec("triton") is None:  # not importorskip: pagedlab chooses the interp
 from pagedlab_lessons.kernels07 import ladder
 
 from pagedlab.kernels import attention
-from pagedlab.kernels.cache import write_kv
 from pagedlab.kernels.plan import launch_plan
 
 each_dtype = pytest.mark.parametrize("dtype", KERNEL_DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -184,17 +183,6 @@ def test_without_a_gpu_kernels_are_interpreted_though_transformers_imports_trito
 
 
 # Writing KV ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("heads", "dim"), [(2, 64), (3, 80), (1, 8)])
-def test_write_by_slot(heads, dim):
-    k, v = torch.randn(2, heads, 5, dim, device=DEVICE).transpose(1, 2)  # as a model's hook hands them over
-    caches = [torch.full((32, 1, heads, dim), torch.nan, device=DEVICE) for _ in range(2)]
-    write_kv(k, v, *caches, torch.tensor([3, -1, 31, 0, 9], device=DEVICE))
-    for cache, new in zip(caches, (k, v), strict=True):
-        expected = torch.full((32, heads, dim), torch.nan, device=DEVICE)
-        expected[[3, 31, 0, 9]] = new[[0, 2, 3, 4]]
-        torch.testing.assert_close(cache[:, 0], expected, rtol=0, atol=0, equal_nan=True)
 
 
 # The ladder of notebook 07 --------------------------------------------------------------------------------------

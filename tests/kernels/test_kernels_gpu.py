@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from pagedlab.attention import fastest_backend, paged_attention, paged_decode
+from support.attention_cases import make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
@@ -19,23 +20,8 @@ QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
 
 def batch(seed, lengths, heads=QWEN, dtype=torch.bfloat16):
     """(queries, length) for every sequence; shuffled pages of 16, NaN in every slot that nobody has written."""
-    generator = torch.Generator("cuda").manual_seed(seed)
     num_heads, kv_heads, dim = heads
-    pages = [-(-length // 16) for _, length in lengths]
-    ids = torch.randperm(sum(pages) + 5, generator=generator, device="cuda").int()
-    table = torch.full((len(lengths), max(pages) + 3), -1, dtype=torch.int32, device="cuda")
-    k, v = (torch.randn(len(ids), 16, kv_heads, dim, generator=generator, dtype=dtype, device="cuda") for _ in range(2))
-    written = torch.zeros(len(ids), 16, dtype=torch.bool, device="cuda")
-    at = 0
-    for b, (_, length) in enumerate(lengths):
-        table[b, : pages[b]] = ids[at : at + pages[b]]
-        slots = torch.arange(length, device="cuda")
-        written[table[b, slots // 16].long(), slots % 16] = True
-        at += pages[b]
-    k[~written], v[~written] = torch.nan, torch.nan
-    starts = torch.tensor([0, *(n for n, _ in lengths)], device="cuda").cumsum(0).int()
-    q = torch.randn(int(starts[-1]), num_heads, dim, generator=generator, dtype=dtype, device="cuda")
-    return q, k, v, table, torch.tensor([length for _, length in lengths], device="cuda").int(), starts
+    return make(seed, lengths, (num_heads, kv_heads), dim, dtype=dtype).arguments("cuda")
 
 
 def dense(args, dtype):

@@ -69,20 +69,6 @@ def test_the_page_plays_and_can_be_stepped(address, width, theme):
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 600), (390, 664), (360, 740)])
-def test_the_first_screen_says_what_this_is_and_a_phone_shows_the_film(address, width, height):
-    """Without a scroll: a free course, of how many notebooks, what one builds, and the way to its begin."""
-    shown = ["#course", "#start"] + ["#film .pl-blocks", "#film .ps-words"] * (width < 400 < 700 < height)
-    with open_page(viewport={"width": width, "height": height}) as page:
-        page.goto(address)
-        page.wait_for_function("() => Number(document.querySelector('.ps-root')?.dataset.at) > 0")
-        for part in shown:
-            box = page.locator(part).first.bounding_box()
-            assert box["y"] + box["height"] <= height, part
-        assert f"a free course of {len(build_front.THUMBNAILS)} notebooks" in page.locator("#course").inner_text()
-
-
-@in_browser
 def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
     with open_page(java_script_enabled=False) as page:
         page.goto(address)
@@ -129,21 +115,3 @@ def test_the_film_ends_full_with_plain_names_and_whole_sentences(original):
     for shown, recorded in zip(last.sequences.values(), before.sequences.values(), strict=True):
         assert (shown.blocks, len(shown.words)) == (recorded.blocks, len(recorded.words)), "each piece keeps its slot"
         assert re.fullmatch(r"(?s)(?!.*(system|assistant)).*\.", "".join(shown.words))
-
-
-def test_captions_say_what_the_recording_has(original):
-    """They are written by hand, so a new recording needs new ones."""
-    shown = build_front.for_visitors(original)["recorded"]
-    replay = Replay(shown)
-    captions = {str(i): step["said"] for i, step in enumerate(shown["steps"]) if "said" in step}
-    last = len(shown["steps"]) - 1
-    captioned, before = {"0", str(last)}, {}
-    for step in range(last):
-        now = {name: (chat.state, set(chat.blocks)) for name, chat in replay.seek(step).sequences.items()}
-        for name in [name for name in now if now[name] != before.get(name)]:
-            captioned.add(str(step))
-            assert name in captions[str(step)].lower()
-            taken = now[name][1] - before.get(name, now[name])[1]
-            assert all(str(block) in captions[str(step)] for block in taken)
-        before = now
-    assert captions.keys() == captioned

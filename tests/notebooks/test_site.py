@@ -236,19 +236,6 @@ def test_what_has_the_keyboard_is_on_the_screen_and_marked(site):
     assert [name for name, *is_fine in seen if not all(is_fine)] == []
 
 
-@in_browser
-def test_buttons_have_room_for_a_finger(site):
-    """Those that copy, fold and open a drawer; a key opens a drawer, too."""
-    with opened(site, "notebooks/02_block_pool.html", width=390) as page:
-        drawer = page.get_by_role("button", name="all pages")
-        opens = [drawer, page.get_by_role("button", name="on this page"), page.locator("button.copybtn:visible").first]
-        for button in (*opens, *page.locator("article summary:visible").all()):
-            box = button.bounding_box()
-            assert min(box["width"], box["height"]) >= 24
-        drawer.press("Enter")
-        assert drawer.get_attribute("aria-expanded") == "true"
-
-
 # Notebooks whose opening has a variant for a narrow page.
 NARROW = ["01", "02", "03", "04", "05", "07", "08", "09", "10", "11", "12"]
 # Heights of the letters of all drawings, in pixels of the page.
@@ -294,19 +281,6 @@ def test_an_opening_plays_and_fits_on_each_screen(site, path):
             assert page.evaluate("document.documentElement.scrollWidth") == width
         page.set_viewport_size({"width": 1440, "height": 900})
         page.locator(".px-narrow").first.wait_for(state="detached")
-
-
-@in_browser
-def test_on_a_phone_results_wrap_but_tables(site):
-    for number in ("01_fragmentation", "02_block_pool", "05_prefix_caching"):
-        with opened(site, f"notebooks/{number}.html", width=390) as page:
-            page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-            page.wait_for_timeout(300)
-            scrolling = page.locator(".cell_output pre").evaluate_all(
-                "all => all.filter((pre) => pre.scrollWidth > pre.clientWidth).map((pre) => pre.textContent)"
-            )
-            assert bool(scrolling) == (number == "01_fragmentation"), "its table keeps its columns"
-            assert [text for text in scrolling if not re.search(r"\S {2,}\S.* {2,}\S", text)] == []
 
 
 @in_browser

@@ -10,7 +10,6 @@ import re
 import nbformat
 import pytest
 from pagedlab_lessons.show import show_source
-from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
 from build_front import MAP_ROW, TAKES
 from support.paths import NOTEBOOKS, ROOT, each_notebook
@@ -23,7 +22,6 @@ CARD = {
     "08": r"^NVIDIA .* texts equal generate's in bfloat16",
     "10": r"^this machine: NVIDIA ",
 }
-MOVES = re.compile(r"\b(type|move|choose|switch|drag|set)\b", re.IGNORECASE)  # what a reader does with a control
 SHOWN = re.compile(r"^# (pagedlab/\S+)\.py: (\S+)$\n", re.MULTILINE)
 
 
@@ -102,18 +100,6 @@ def test_a_cell_that_draws_a_figure_shows_it(number):
             shown = [output.get("data", {}) for output in cell.outputs]
             has_figure = any("image/png" in data or "<img" in "".join(data.get("text/html", "")) for data in shown)
             assert has_figure, f"{cell.id} shows no figure"
-
-
-@each_notebook
-def test_a_caption_asks_for_no_control_that_a_page_without_a_kernel_has_fixed(path):
-    """There a note below the controls says that they need the notebook: the caption must not say something else."""
-    for cell in cells_of(path):
-        for output in cell.get("outputs", []):
-            stored = output.get("data", {}).get(MEDIA_TYPE, {"script": ""})
-            if stored["script"] == "explore":
-                values = unpacked(stored)
-                has_fixed = any(control["fixed"] for control in values["controls"])
-                assert not (has_fixed and MOVES.search(values["caption"])), f"{cell.id}: {values['caption']}"
 
 
 @each_notebook

@@ -55,7 +55,7 @@ def test_it_runs_to_the_end(name, at_most, kernel):
 
 
 def test_07_imports_triton_through_the_package():
-    """So the package chooses Triton's interpreter where there is no GPU. Warm kernels have imported Triton before."""
+    """So the package chooses Triton's interpreter where there is no GPU."""
     cells = nbformat.read(ROOT / "notebooks" / "07_the_paged_kernel.ipynb", 4).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
     (at,) = (i for i, source in enumerate(sources) if "from pagedlab.kernels.runtime import" in source)

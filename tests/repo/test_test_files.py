@@ -1,28 +1,10 @@
-"""Test files share helpers through tests/support alone, and docs/quality.md says which of them test a feature."""
+"""docs/quality.md says which test files test a feature."""
 
-import ast
 import re
 
 from support.paths import ROOT
 
 TESTS = ROOT / "tests"
-
-
-def imported(file):
-    """The modules that a file imports, anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
-
-
-def test_no_file_imports_a_test_file_or_conftest():
-    for file in sorted(TESTS.rglob("*.py")):
-        wrong = [name for name in imported(file) if name.rpartition(".")[2].startswith(("test_", "conftest"))]
-        assert not wrong, f"move what {file.name} takes from {wrong} to tests/support"
 
 
 def listed():

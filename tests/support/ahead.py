@@ -5,8 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pagedlab_fast.choose import make_runner
+from pagedlab import SamplingParams
+from pagedlab.recipes.penalties import Penalties
+from pagedlab_fast.choose import MAX_STEPS, make_runner
 from pagedlab_fast.runner import FastRunner
+from support.engines import exactly
+
+MIXED = [
+    exactly(30),
+    SamplingParams(max_tokens=MAX_STEPS + 1),
+    SamplingParams(max_tokens=1),
+    SamplingParams(max_tokens=25, temperature=0.9, seed=3, n=3),
+    SamplingParams(max_tokens=17, temperature=0.7, seed=4, stop=("e",)),
+    SamplingParams(max_tokens=2 * MAX_STEPS, temperature=0.7, seed=5),
+    SamplingParams(max_tokens=12, temperature=0.7, seed=6, top_k=5),
+    SamplingParams(max_tokens=11, temperature=1.2, seed=7, top_p=0.8),
+    SamplingParams(max_tokens=10, temperature=0.7, seed=8, min_p=0.1),
+    SamplingParams(max_tokens=20, adjust=Penalties(1.4)),
+    exactly(30, temperature=0.8, seed=9, adjust=Penalties(presence=1.0, frequency=0.4)),  # goes on after its end
+    SamplingParams(max_tokens=9, temperature=0.9, seed=10, n=2, adjust=Penalties(1.2), top_k=9, top_p=0.9),
+]
+MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 18, 3, 6]
 
 
 def running_ahead(fused_of: Callable[[Any], Any] = lambda llm: None) -> dict[str, Any]:

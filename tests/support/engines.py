@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pagedlab import LLM, BlockPool, Completion, KVCache, SamplingParams
-from pagedlab.attention import get_backend
-from pagedlab.batch import build_batch
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.recipes.swap import SwappingScheduler
-from pagedlab.scheduler import Chunk, Scheduler, Sequence
+from pagedlab.scheduler import Scheduler, Sequence
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -67,6 +65,12 @@ def breaking_at(model: Model, token: int) -> Model:
     return replace(model, module=module)
 
 
+def broken_by(token: int, answer: list[int]) -> tuple[list[int], str]:
+    """Token ids and finish reason of an answer whose model is `breaking_at` this token."""
+    end = answer.index(token) + 1 if token in answer[:-1] else len(answer)
+    return answer[:end], "length" if end == len(answer) else "error"
+
+
 def sequence_of(pool, token_ids: list[int], request_id: int = 0, **options) -> Sequence:
     """A sequence that no engine knows."""
     params = options.pop("params", SamplingParams(max_tokens=options.get("max_tokens", 1)))
@@ -78,26 +82,6 @@ def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:
     """Logits [T, V] of transformers' own forward pass, without a cache."""
     with model.stock_attention() as module, torch.inference_mode():
         return module(input_ids=torch.tensor([token_ids], device=model.device)).logits[0]
-
-
-def paged_logits(model: Model, rows: list[list[int]]) -> list[torch.Tensor]:
-    """Logits [T, V] of each row: all rows run in one ragged batch, and the last token of each in a second one."""
-    llm = engine(model, block_size=4)
-    sequences = [sequence_of(llm.pool, ids, request_id=i) for i, ids in enumerate(rows)]
-    parts = [_step(llm, sequences, [len(ids) - 1 for ids in rows]), _step(llm, sequences, [1] * len(rows))]
-    return [torch.cat(logits) for logits in zip(*parts, strict=True)]
-
-
-def _step(llm: LLM, sequences: list[Sequence], counts: list[int]) -> list[torch.Tensor]:
-    """Run the next tokens of each sequence."""
-    chunks = []
-    for sequence, count in zip(sequences, counts, strict=True):
-        start = sequence.table.num_tokens
-        sequence.table.append(count)
-        chunks.append(Chunk(sequence, start, start + count))
-    batch = build_batch(chunks, llm.model.device)
-    batch = replace(batch, last_rows=torch.arange(sum(counts), device=llm.model.device))
-    return list(llm.model.forward(batch, llm.cache, get_backend("torch")).split(counts))
 
 
 def finished(completions: list[Completion]) -> dict[int, Completion]:

@@ -39,21 +39,6 @@ def serving(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-def only_from(url: str, context) -> list[str]:
-    """Let pages of this browser context ask no server but `url`, and return the list of refused addresses."""
-    refused: list[str] = []
-
-    def only_ours(route):
-        if route.request.url.startswith((url, "blob:", "data:", "attachment:")):
-            route.fallback()
-        else:
-            refused.append(route.request.url)
-            route.abort()
-
-    context.route("**/*", only_ours)
-    return refused
-
-
 @cache
 def lite_folder() -> Path:
     """JupyterLite, built at the first call. Skips the test if the build is not wanted or not possible."""

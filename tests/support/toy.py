@@ -10,9 +10,10 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,9 +21,10 @@ import pagedlab
 import pagedlab_fast
 from pagedlab import LLM
 from pagedlab.batch import Batch, build_batch
-from pagedlab.sampling import NewTokens, sample_rows, uniform
+from pagedlab.sampling import NO_TOKEN, NewTokens, sample_chunks, sample_rows
 from pagedlab.scheduler import Chunk
 from pagedlab_fast.runner import FastRunner
+from pagedlab_fast.window import RowPlan
 
 if TYPE_CHECKING:
     from pagedlab.model import Model
@@ -80,7 +82,8 @@ def toy_ahead(tiny: Model, **options) -> LLM:
 class FakeDevice:
     """In place of the decoder of CUDA graphs: it runs a window when it is launched, and knows tokens before the host.
 
-    It sees what a device sees: the blocks and positions of each chunk, and the tokens that it drew itself.
+    It sees what a device sees: the blocks and positions of each chunk, and the tokens that it sampled itself. Its twin
+    of a sequence has these tokens.
     """
 
     def __init__(self, llm: LLM):
@@ -90,63 +93,43 @@ class FakeDevice:
         """Steps that the host samples for are run by the engine itself."""
         return
 
-    def launch(self, chunks: list[Chunk], before=None):
-        rows = [self._row(chunk, before) for chunk in chunks]
-        pending = rows
-        while pending:  # one step each turn: the first takes a row's prompt, the others one token
-            self._step(pending)
-            pending = [row for row in pending if row.at < row.chunk.stop and not row.ended]
-        return SimpleNamespace(rows=rows, done=None)
-
     def forget(self):
         """It counts no tokens."""
 
+    def launch(self, chunks: list[Chunk], before=None):
+        plans = [RowPlan.of(chunk) for chunk in chunks]
+        twins = {}
+        for sequence in [plan.sequence for plan in plans]:
+            latest = before.twins.get(sequence, sequence) if before else sequence
+            twins[sequence] = replace(
+                latest, token_ids=latest.token_ids[:], table=sequence.table, num_pending=0, num_to_fork=0
+            )
+        for step in range(1 + max(plan.chunk.stop - plan.first_stop for plan in plans)):
+            self._step([self._chunk(plan, twins[plan.sequence], step) for plan in plans])
+        return SimpleNamespace(rows=plans, twins=twins, done=None)
+
     def collect(self, window) -> list[NewTokens]:
-        return [NewTokens(row.new_tokens) for row in window.rows]
+        found = []
+        for plan in window.rows:
+            tokens = window.twins[plan.sequence].token_ids
+            found.append(NewTokens(tokens[plan.first_stop :][: plan.num_samples]))
+        return found
 
-    def _row(self, chunk: Chunk, before):
-        tokens, ended = chunk.sequence.token_ids[:], False
-        for row in before.rows if before else []:
-            if row.chunk.sequence is chunk.sequence:
-                tokens, ended = row.tokens[:], row.ended
-        known = len(tokens)
-        first_stop = max(chunk.start + 1, min(chunk.stop, known))
-        draws = chunk.stop >= known
-        return SimpleNamespace(
-            chunk=chunk, sequence=chunk.sequence, params=chunk.sequence.params,
-            tokens=tokens, at=chunk.start, first_stop=first_stop,
-            num_samples=chunk.stop - first_stop + 1 if draws else 0, new_tokens=[], ended=ended,
-        )  # fmt: skip
+    def _chunk(self, plan: RowPlan, twin, step: int) -> Chunk:
+        """What a step of a window computes: at first the known tokens, and then one token each."""
+        stop = plan.first_stop + step
+        return Chunk(twin, stop - 1 if step else plan.chunk.start, stop if stop <= plan.chunk.stop else 0)
 
-    def _step(self, rows: list[Any]):
-        rows = [row for row in rows if not row.ended]
-        if not rows:
+    def _step(self, chunks: list[Chunk]):
+        chunks = [chunk for chunk in chunks if chunk.stop and not chunk.sequence.finish_reason]
+        if not chunks:
             return
-        chunks = []
-        for row in rows:
-            stop = row.first_stop if row.at == row.chunk.start else row.at + 1
-            chunks.append(row.chunk._replace(start=row.at, stop=stop))
-        batch = build_batch(chunks, torch.device("cpu"))
-        ids = [token for row, chunk in zip(rows, chunks, strict=True) for token in row.tokens[chunk.start : chunk.stop]]
-        ends = batch.query_starts[1:].long() - 1
-        last = Batch(**{**vars(batch), "token_ids": torch.tensor(ids), "last_rows": ends})
-        logits = checksum(last, self._llm.cache, None)
-        for row, chunk, one in zip(rows, chunks, logits, strict=True):
-            row.at = chunk.stop
-            if chunk.stop == len(row.tokens) and row.num_samples:
-                self._draw(row, one)
-
-    def _draw(self, row, logits: torch.Tensor):
-        adjusted = logits[None]
-        if row.params.adjust is not None:
-            prompt = row.chunk.sequence.num_prompt_tokens
-            adjusted = row.params.adjust(logits, row.tokens[:prompt], row.tokens[prompt:])[None]
-        number = uniform(row.chunk.sequence.seed, len(row.tokens))
-        token = sample_rows(adjusted, [row.params], [number])
-        row.tokens.append(int(token))
-        row.new_tokens.append(int(token))
-        is_end = not row.params.ignore_eos and int(token) in self._llm.model.eos_token_ids
-        row.ended = is_end or int(token) < 0
+        logits = checksum(build_batch(chunks, torch.device("cpu")), self._llm.cache, None)
+        for twin, new in sample_chunks(logits, chunks, sample_rows).items():
+            twin.token_ids += new.token_ids
+            ends = frozenset() if twin.params.ignore_eos else self._llm.model.eos_token_ids
+            if new.token_ids[0] in {NO_TOKEN, *ends}:
+                twin.finish_reason = "stop"
 
 
 @contextmanager
