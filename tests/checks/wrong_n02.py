@@ -23,7 +23,7 @@ EDITS = {
             "d = pool.allocate() must raise OutOfBlocks.",
         ),
         ("+= 1\n        return block_id", "+= 1", "share must return the block's id."),
-        ("list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
+        ("list(range(num_blocks))", "list(range(1, num_blocks))", "counts or num_free differ."),
         ("self.counts = [", "MyBlockPool.counts = [", "Two pools have the same"),
         (
             "block_id = self.free_ids.pop()",
@@ -44,17 +44,17 @@ EDITS = {
         (
             "blocks_for(self.num_tokens + n, self.pool.block_size)",
             "((self.num_tokens + n) // self.pool.block_size + 1)",
-            "logical block 1 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "blocks_for(self.num_tokens + n, self.pool.block_size)",
             "(self.num_tokens + n) // self.pool.block_size",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "if needed > self.pool.num_free:",
             "needed = min(1, needed)\n        if needed > self.pool.num_free:",
-            "logical block 1 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "if needed > self.pool.num_free:",
@@ -64,17 +64,17 @@ EDITS = {
         (
             "while self.block_ids:\n            self.pool.release(self.block_ids.pop())",
             "self.block_ids = []",
-            "block 0 counts 1, but 0 tables list it.",
+            "block 0 counts 1 but 0 tables list it.",
         ),
         (
             "def __init__(self, pool):\n        self.pool = pool\n        self.block_ids = []",
             "block_ids = []\n\n    def __init__(self, pool):\n        self.pool = pool",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "self.block_ids[position // size] * size + position % size",
             "self.block_ids[0] * size + position",
-            "a.slot(2) differs; a maps blocks [0, 2, 3].",
+            "a maps blocks [0, 2, 3]: the slots",
         ),
         ("append(self, n=1)", "append(self, n=2)", "After b.append():"),
         ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
@@ -83,15 +83,15 @@ EDITS = {
         (
             "[self.pool.share(block_id) for block_id in self.block_ids]",
             "self.block_ids",
-            "block 0 counts 1, but 2 tables list it.",
+            "block 0 counts 1 but 2 tables list it.",
         ),
         (
             "self.num_tokens % size != 0 and",
             "self.num_tokens > 0 and",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
-        ("            self.pool.release(source)\n", "", "block 0 counts 2, but 1 table lists it."),
-        (" and self.pool.refcount(self.block_ids[-1]) > 1", "", "logical block 0 of a is the first that differs."),
+        ("            self.pool.release(source)\n", "", "block 0 counts 2 but 1 tables list it."),
+        (" and self.pool.refcount(self.block_ids[-1]) > 1", "", "the tables differ."),
         (
             "BlockCopy(source, destination)",
             "BlockCopy(destination, source)",
@@ -112,13 +112,13 @@ EDITS = {
             "num_tokens = max(0, num_tokens)\n    if num_tokens > table.num_tokens:",
             "a.truncate(-1) must raise ValueError.",
         ),
-        ("table.pool.release(table.block_ids.pop())", "break", "logical block 0 of a is the first that differs."),
+        ("table.pool.release(table.block_ids.pop())", "break", "the tables differ."),
         (
             "blocks_for(num_tokens, table.pool.block_size)",
             "num_tokens // table.pool.block_size",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
-        (".pop())", ".pop(0))", "logical block 0 of a is the first that differs."),
+        (".pop())", ".pop(0))", "the tables differ."),
         ("if not 0 <= num_tokens <= table.num_tokens:", "if num_tokens < 0:", "a.truncate(1) must raise ValueError."),
     ],
 }

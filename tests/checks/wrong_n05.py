@@ -43,7 +43,6 @@ EDITS = {
         ("size, salt)", "size, salt or None)", "Block 0 has KV of a different past."),
         ("table.num_tokens += self.pool.block_size", "table.num_tokens += 2", "match returns full blocks."),
         ("self.pool.block_size, salt", "2, salt", ""),
-        ("if block != block_id", "if block > block_id", "finds another number of tokens"),
         (" if block != block_id", "", ""),
         (
             "return hash_chain(token_ids, self.pool.block_size, salt)",

@@ -21,18 +21,18 @@ EDITS = {
         (
             "\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
             "",
-            "After pool.release(a): num_free differs.",
+            "After pool.release(a): counts or num_free differ.",
         ),
-        ("== 0", "in (0, 2)", "After pool.release(a): num_free differs."),
+        ("== 0", "in (0, 2)", "After pool.release(a): counts or num_free differ."),
         (
             "def release(",
             "def share(self, block):\n        return block\n\n    def unused(",
-            "After pool.share(a): the count of block 2 differs.",
+            "After pool.share(a): counts or num_free differ.",
         ),
         (
             "self.counts[block] -= 1\n        if self.counts[block] == 0:\n            self.free_list.append(block)",
             "super().release(block)\n        self.free_list = list(dict.fromkeys(self.free_list))",
-            "After pool.release(a): num_free differs.",
+            "After pool.release(a): counts or num_free differ.",
         ),
     ],
     "attend_one": [

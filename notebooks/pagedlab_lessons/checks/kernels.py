@@ -151,7 +151,8 @@ def _try_function(
         _check_numbers(memory, given, expected, got, mistakes)
     except Wrong as wrong:
         apart = "The rows of the table are tables.stride(0) elements apart, not tables.shape[1]."
-        wrong.args = (apart,) if wider else wrong.args
+        if wider:
+            wrong.message = apart
         raise
     programs = {load.program for load in memory.loads["k_cache"]}
     if max(given["seq_lens"]) >= 700 and len(programs) < 2:
@@ -183,8 +184,9 @@ def _watch(memory: Memory, launch: Callable[[], object]) -> None:
             except Exception as error:  # the interpreter wraps the kernel's own error
                 raise error.__cause__ or error from None
     except Wrong as wrong:
-        named = [said for part, said in BEGINNERS.items() if part in str(wrong.got)]
-        wrong.args = (*named, *wrong.args)[:1]
+        for part, said in BEGINNERS.items():
+            if part in str(wrong.got):
+                wrong.message = said
         raise
 
 
@@ -210,7 +212,7 @@ def _check_numbers(
     if wrong:
         right, yours = expected[wrong[0]], got[wrong[0]]
         message = message or _unnamed(memory, bool(yours.isnan().any()))
-        raise Wrong(message, *shown(right, yours, TOLERANCE), wrong[0])
+        raise Wrong(message, *shown(right, yours, TOLERANCE), [wrong[0]])
 
 
 def _gives(

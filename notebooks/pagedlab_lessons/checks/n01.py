@@ -123,12 +123,12 @@ def useless_holes(answer: Sequence[int]) -> str:
     step = f"free({freed})"
     if not set(freed) <= set(range(20)) or len(set(freed)) < len(freed):
         message = "A region number is wrong or repeated."
-        raise Wrong(message, "different numbers, each from 0 to 19", freed, step)
+        raise Wrong(message, "different numbers, each from 0 to 19", freed, [step])
     for number in freed:
         memory.release(regions[number])
     if memory.num_free != 60:
         message = "Free 60 of the 100 slots."
-        raise Wrong(message, "60 slots free", f"{memory.num_free} slots free", step)
+        raise Wrong(message, "60 slots free", f"{memory.num_free} slots free", [step])
     try:
         start = memory.allocate(15).start
     except OutOfMemory as error:
@@ -136,4 +136,4 @@ def useless_holes(answer: Sequence[int]) -> str:
         return f"{error}. The largest request that still fits has {largest}."
     message = "15 neighbouring slots are still free."
     got = f"slots {start} to {start + 14}"
-    raise Wrong(message, "refused", got, step, "memory.allocate(15)")
+    raise Wrong(message, "refused", got, [step, "memory.allocate(15)"])

@@ -57,7 +57,7 @@ def mended_pool(answer: type) -> str:
     is_unchanged = all(getattr(answer, name, None) is getattr(SuspectPool, name) for name in _POOL)
     if is_unchanged and answer is not SuspectPool:
         raise NotImplementedError("Still to write: the method that is wrong.")
-    search([partial(pool_trial, answer, n, unknown_ids=False, mistakes=False) for n in (3, 2, 8)])
+    search([partial(pool_trial, answer, num_blocks, mistakes=False) for num_blocks in (3, 2, 8)])
     return (
         "Your pool does what a plain list of counts says: a block is free when its last holder has "
         "released it,\nand it is then on the free list once."

@@ -156,7 +156,7 @@ def closed_salt(answer: Any) -> str:
         if other != caller:
             message = "These two must not share blocks, and have one salt."
             lines = [f"salt_for({a!r}, {b!r})" for a, b in (other, caller)]
-            raise Wrong(message, "two salts", repr(salt), *lines)
+            raise Wrong(message, "two salts", repr(salt), lines)
     for varied in ("tenant", "cache_salt"):
         _check_digest(answer, varied)
     return (

@@ -25,7 +25,6 @@ from pagedlab_lessons.checks.protocol import (
     compare,
     compared,
     exercise,
-    exercise_of_methods,
     normal,
     trying,
 )
@@ -40,7 +39,7 @@ def _free_blocks(pool: Function, *lines: str) -> str:
     return f"{names['pool'].num_free} free, {names['pool'].num_cached} of them cached"
 
 
-@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
+@exercise
 def my_pool(answer: Any) -> Any:
     """A subclass of `BlockPool` with these five methods of its own."""
     result = check.block_pool(answer)
@@ -69,13 +68,13 @@ def my_pool(answer: Any) -> Any:
     return "Counts, free list and cached blocks are right, after every operation that was tried."
 
 
-@exercise_of_methods("fork", "append", "free")
+@exercise
 def my_table(answer: Any) -> Any:
     """A subclass of `BlockTable` with fork, append and free of its own."""
     return check.copy_on_write(answer)
 
 
-@exercise_of_methods("match", "register")
+@exercise
 def my_cache(answer: Any) -> Any:
     """A subclass of `PrefixCache` with match and register of its own."""
     result = check.prefix_cache(answer)
@@ -142,7 +141,7 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
     return [len(sequence.token_ids) for sequence in sequences]
 
 
-@exercise_of_methods("schedule")
+@exercise
 def my_scheduler(answer: Any) -> str:
     """A subclass of `Scheduler` with `schedule` of its own."""
     compare(
@@ -178,7 +177,7 @@ def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]
     return sample_rows(logits, params, numbers)
 
 
-@exercise_of_methods("advance")
+@exercise
 def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
     model = load_model(TINY_MODEL, "cpu", verbose=False)
