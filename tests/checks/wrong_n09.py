@@ -33,18 +33,22 @@ EDITS = {
         (
             "        while self.waiting and",
             "        is_idle = not self.running\n        while is_idle and self.waiting and",
-            "step() computes other tokens",
+            "The last step computes other tokens",
         ),
-        ("self.waiting.popleft())", "self.waiting.popleft())\n            break", "step() computes other tokens"),
+        (
+            "self.waiting.popleft())",
+            "self.waiting.popleft())\n            break",
+            "The last step computes other tokens",
+        ),
         (" and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
         ("            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
         (
             "self.may_admit(self.waiting[0]):\n            self.running.append(self.waiting.popleft())",
             "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
-            "step() computes other tokens",
+            "The last step computes other tokens",
         ),
-        ("len(self.running) < self.max_sequences", "True", "computes other tokens"),
-        ("len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
+        ("len(self.running) < self.max_sequences", "True", "The last step computes other tokens"),
+        ("len(seq.token_ids)", "seq.table.num_tokens + 1", "The last step computes other tokens"),
         ("return self.plan", "pass", "schedule returns the plan: return self.plan"),
         (
             "Chunk(seq, start, stop)",
@@ -87,11 +91,6 @@ EDITS = {
             "The first in the queue is passed 3 times at most",
         ),
         ("self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
-        (
-            "self.passed = 0\n        elif",
-            "self.passed = max(0, self.passed - 1)\n        elif",
-            "The first in the queue is passed",
-        ),
         (
             "for sequence in self.waiting:\n"
             "                if self.may_admit(sequence):\n"
