@@ -148,7 +148,7 @@ EDITS = {
         ("@triton.jit\ndef join", "def join", "no @triton.jit above its def"),
         ("begin = split * tiles // splits * TILE", "begin = 0", "Several programs load the same keys"),
         ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "NaN comes out of the arithmetic"),
-        ("    join_kernel[(batch * heads,)]", "    0 and join_kernel[(batch * heads,)]", "No kernel stores into"),
+        ("    join_kernel[(batch * heads,)]", "    0 and join_kernel[(batch * heads,)]", "Not all of tensor"),
         ("tl.where(total[:, None] > 0, acc / total[:, None], 0.0)", "acc / total[:, None]", "0 / 0, as in"),
         ("tables + b * table_stride", "tables", "reads the first one's table"),
     ],

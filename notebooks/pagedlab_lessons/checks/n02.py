@@ -248,21 +248,26 @@ def _compare_tables(
 # The exercises ------------------------------------------------------------------------------------
 
 
+def search_pool(pool_class: type) -> None:
+    """Search for a sequence of operations on which a pool class goes wrong."""
+    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
+    for no_blocks in ((), (-1, 8)):
+        search([partial(pool_trial, pool_class, size, no_blocks) for size in (3, 2, 8)])
+    new = f"{pool_class.__name__}(3, 4)"
+    with trying(f"first = {new}; second = {new}", "first.allocate()"):
+        first, second = pool_class(3, 4), pool_class(3, 4)
+        first.allocate()
+        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
+        agree(_in_words(3, 4, [0, 0, 0], 3), _state_of(second, 3), message)
+
+
 @exercise
 def block_pool(answer: type) -> str:
     """A class with BlockPool's verbs.
 
     These are num_blocks, block_size, num_free, allocate, share, release and refcount.
     """
-    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
-    for no_blocks in ((), (-1, 8)):
-        search([partial(pool_trial, answer, num_blocks, no_blocks) for num_blocks in (3, 2, 8)])
-    new = f"{answer.__name__}(3, 4)"
-    with trying(f"first = {new}; second = {new}", "first.allocate()"):
-        first, second = answer(3, 4), answer(3, 4)
-        first.allocate()
-        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
-        agree(_in_words(3, 4, [0, 0, 0], 3), _state_of(second, 3), message)
+    search_pool(answer)
     return (
         "Your pool agrees with a plain list of counts on every short sequence of operations tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "

@@ -204,16 +204,21 @@ def cache_trial(cache_class: type, num_blocks: int, block_size: int = 2) -> Tria
             agree(expected, got, f"{operation} finds another number of tokens.")
 
 
+def search_cache(cache_class: type) -> None:
+    """Search for prompts for which a cache class goes wrong."""
+    trial = partial(cache_trial, cache_class)
+    starts = [partial(trial, 64), partial(trial, 6), partial(trial, 64, 3)]
+    search(starts, sequences=200, walks=24, length=12)
+    replay(starts[1], _ORPHAN)
+
+
 @exercise
 def prefix_cache(answer: type) -> str:
     """A class with match(token_ids, salt) and register(table, token_ids, salt).
 
     It is made with a pool, the real one.
     """
-    trial = partial(cache_trial, answer)
-    starts = [partial(trial, 64), partial(trial, 6), partial(trial, 64, 3)]
-    search(starts, sequences=200, walks=24, length=12)
-    replay(starts[1], _ORPHAN)
+    search_cache(answer)
     return (
         "Your cache finds what ours finds, never a block with another past, and keeps no unused "
         "block from the pool.\nIn a pool of six blocks, where almost every request evicts one, it "

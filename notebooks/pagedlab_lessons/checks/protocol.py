@@ -607,7 +607,7 @@ def _shrunk(start: Callable[[], Trial], wrong: Wrong) -> Wrong:
     """Return a shorter counterexample: operations are left out as long as it still fails."""
     for i in reversed(range(len(wrong.operations))):
         try:
-            replay(start, wrong.operations[:i] + wrong.operations[i + 1 :])
+            replay(start, [*wrong.operations[:i], *wrong.operations[i + 1 :]])
         except Wrong as shorter:
             return _shrunk(start, shorter)
     return wrong
