@@ -111,13 +111,6 @@ class Silent(Exception):
         raise ValueError("no text")
 
 
-class Unprintable:
-    def __str__(self):
-        raise ValueError("no text")
-
-    __repr__ = __str__
-
-
 HOSTILE = [SystemExit("bye"), GeneratorExit(), asyncio.CancelledError(), BaseException("mine"), Silent()]
 
 
@@ -136,27 +129,14 @@ def test_no_error_leaves_a_check(name, error):
     assert type(error).__name__ in result.got
 
 
-def holds_itself():
-    answer = {}
-    answer["A"] = answer
-    return answer
-
-
 class RaisesOnEveryLook:
     def __getattribute__(self, name):
         raise SystemExit(name)
 
 
-@pytest.mark.parametrize("make", [holds_itself, RaisesOnEveryLook, Unprintable])
-@pytest.mark.parametrize("name", ["broken_pools", "order_of_frees", "slot", "block_pool"])
-def test_no_answer_leaves_a_check_as_an_error(name, make):
-    assert getattr(check, name)(make()).status == "failed"
-
-
-@pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop"])
-def test_an_interrupt_by_the_reader_goes_through(name):
+def test_an_interrupt_by_the_reader_goes_through():
     with pytest.raises(KeyboardInterrupt):
-        getattr(check, name)(raises(KeyboardInterrupt()))
+        check.block_pool(raises(KeyboardInterrupt()))
 
 
 @pytest.mark.skipif(not HAS_ALARM, reason="this system has no alarm")
@@ -191,8 +171,6 @@ def test_a_check_in_another_thread_has_no_alarm_and_works():
     [
         ("slot", lambda *case: list(range(10**6))),
         ("kept_tokens", raises(ValueError("x" * 10**6))),
-        ("table_by_hand", list(range(10**6))),
-        ("foreign_kv", ["A" * 10**6, 1]),
     ],
 )
 def test_a_long_result_is_shortened(name, answer):
@@ -205,10 +183,8 @@ def test_a_long_result_is_shortened(name, answer):
 @pytest.mark.parametrize(
     ("name", "answer", "got"),
     [
-        ("kept_tokens", lambda drafted, own: np.array(drafted), "ndarray"),
         ("latencies", lambda *case: np.zeros(2), "ndarray"),
         ("attend_one", lambda q, *rest: q.numpy(), "ndarray"),
-        ("softmax_step", lambda *state: [x.numpy() for x in state[:3]], "ndarray"),
         ("wire_bytes", lambda *case: "text", "str"),
     ],
 )
@@ -216,9 +192,9 @@ def test_a_value_of_another_kind_is_named(name, answer, got):
     assert f"returns a value of type {got}" in getattr(check, name)(answer).message
 
 
-@pytest.mark.parametrize("answer", [42, "text", [1, 2], {}, object(), int, lambda: 0])
-def test_nonsense_never_ends_in_a_traceback(answer):
-    statuses = {name: getattr(check, name)(answer).status for name in dir(check)}
+@pytest.mark.parametrize("make", [int, list, dict, lambda: int, lambda: len, RaisesOnEveryLook, Silent])
+def test_nonsense_never_ends_in_a_traceback(make):
+    statuses = {name: getattr(check, name)(make()).status for name in dir(check)}
     assert set(statuses.values()) == {"failed"}, statuses
 
 
@@ -237,20 +213,6 @@ def test_nonsense_never_ends_in_a_traceback(answer):
 )
 def test_the_first_check_answers_what_was_given(answer, message):
     assert message in check.table_by_hand(answer).message
-
-
-def test_compare_reports_the_first_case_and_protects_its_arguments():
-    def empties(values):
-        return len([values.pop() for _ in range(len(values))])
-
-    cases = [([],), ([1, 2],)]
-    compare(empties, len, cases)
-    assert cases == [([],), ([1, 2],)]
-    with pytest.raises(Wrong) as wrong:
-        compare(lambda values: 0, len, cases)
-    assert wrong.value.operations == ("<lambda>([1, 2])",)
-    assert (wrong.value.expected, wrong.value.got) == ("2", "0")
-    compare(lambda n: 0.1 + n, lambda n: 0.3, [(0.2,)])  # 0.30000000000000004
 
 
 # Checks that a teacher writes ---------------------------------------------------------------------------------
@@ -299,6 +261,10 @@ def test_a_teacher_cannot_replace_a_check_of_the_series(register):
         register(slot)
 
 
+def test_floats_may_differ_a_little():
+    compare(lambda n: 0.1 + n, lambda n: 0.3, [(0.2,)])  # 0.30000000000000004
+
+
 def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
     cases = [([3, 1, 2],)]
 
@@ -321,10 +287,13 @@ def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
         assert check.first_of(lambda values: values[0]).status == "passed"
 
 
-def test_braces_become_the_number_of_cases():
+def test_braces_become_the_number_of_cases_and_the_docstring_the_help():
     for _ in range(2):  # the cell is run again
         compared("Right for all {} of {1, 2}.", [(1,), (2,)])(twice)
     assert check.twice(twice).message == "Right for all 2 of {1, 2}."
+    said = pydoc.render_doc(check.twice, renderer=pydoc.plaintext)
+    assert "twice(answer: 'Any') -> 'CheckResult'" in said
+    assert "The answer: Two times the number." in said
 
 
 # Results ------------------------------------------------------------------------------------------------------
@@ -348,12 +317,6 @@ def test_a_result_reads_as_text_and_as_escaped_html():
 def test_an_unknown_check_names_those_there_are():
     with pytest.raises(AttributeError, match=r"no check 'blok_pool'; there are .*block_pool.*slot"):
         check.blok_pool  # noqa: B018
-
-
-def test_help_describes_the_answer_and_the_result():
-    said = pydoc.render_doc(check.slot, renderer=pydoc.plaintext)
-    assert "slot(answer: 'Any') -> 'CheckResult'" in said
-    assert "The answer: A class with BlockPool's verbs." in (check.block_pool.__doc__ or "")
 
 
 @pytest.mark.parametrize("module", NAMES)

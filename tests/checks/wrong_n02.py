@@ -16,7 +16,6 @@ EDITS = {
             "block_id >= self.num_blocks or",
             "pool.share(-1) must raise ValueError.",
         ),
-        (" or self.counts[block_id] == 0", "", "pool.share(a) must raise ValueError."),
         (
             '        if not self.free_ids:\n            raise OutOfBlocks("no block is free")\n',
             "",
@@ -47,16 +46,6 @@ EDITS = {
             "the tables differ.",
         ),
         (
-            "blocks_for(self.num_tokens + n, self.pool.block_size)",
-            "(self.num_tokens + n) // self.pool.block_size",
-            "the tables differ.",
-        ),
-        (
-            "if needed > self.pool.num_free:",
-            "needed = min(1, needed)\n        if needed > self.pool.num_free:",
-            "the tables differ.",
-        ),
-        (
             "if needed > self.pool.num_free:",
             "if not self.pool.num_free:",
             "which raises as it should and must change nothing",
@@ -76,7 +65,6 @@ EDITS = {
             "self.block_ids[0] * size + position",
             "a maps blocks [0, 2, 3]: the slots",
         ),
-        ("append(self, n=1)", "append(self, n=2)", "After b.append():"),
         ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
     ],
     "copy_on_write": [
@@ -91,7 +79,6 @@ EDITS = {
             "the tables differ.",
         ),
         ("            self.pool.release(source)\n", "", "block 0 counts 2 but 1 tables list it."),
-        (" and self.pool.refcount(self.block_ids[-1]) > 1", "", "the tables differ."),
         (
             "BlockCopy(source, destination)",
             "BlockCopy(destination, source)",
@@ -100,11 +87,8 @@ EDITS = {
     ],
     "copies_after_forks": [
         (" if num_tokens % block_size else 0", ""),
-        ("return num_forks if", "return num_forks + 1 if"),
-        ("num_forks if num_tokens % block_size else 0", "num_forks * blocks_for(num_tokens, block_size)"),
         ("return num_forks if num_tokens", "return 1 if num_forks and num_tokens"),
         ("num_tokens % block_size", "num_tokens & (block_size - 1)"),
-        ("return num_forks if", "return min(num_forks, 3) if"),
     ],
     "truncate": [
         (
@@ -113,11 +97,6 @@ EDITS = {
             "a.truncate(-1) must raise ValueError.",
         ),
         ("table.pool.release(table.block_ids.pop())", "break", "the tables differ."),
-        (
-            "blocks_for(num_tokens, table.pool.block_size)",
-            "num_tokens // table.pool.block_size",
-            "the tables differ.",
-        ),
         (".pop())", ".pop(0))", "the tables differ."),
         ("if not 0 <= num_tokens <= table.num_tokens:", "if num_tokens < 0:", "a.truncate(1) must raise ValueError."),
     ],
@@ -128,23 +107,22 @@ RIGHT_EDITS = {
     ],
 }
 WRONG = {
-    "table_by_hand": [[3, 10, 11], [0, 1, 9], [0, -1, 1], "0 1 2"],  # test_checks.py has more
+    "table_by_hand": [[0, -1, 1], "0 1 2", [10, 11]],  # test_checks.py has more
     "broken_pools": [
         {"A": "counted", "B": "exclusive", "C": "atomic"},
-        {"A": "conserved", "B": "counted", "C": "atomic"},
         {"A": "conserved", "B": "exclusive", "C": "counted"},
         {"A": "leaky", "B": "exclusive", "C": "atomic"},
-        ["conserved", "exclusive", "atomic"],
     ],
     "copy_on_write": [broken.CountsForks],  # test_checks.py has the others of broken
-    "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc")],
+    "order_of_frees": [list("dcba"), list("abcd"), list("abc")],
 }
 RIGHT = {
-    "table_by_hand": [[8, 1, 0], [63, 62, 10], (0, 1, 2)],
+    "table_by_hand": [[8, 1, 0], (0, 1, 2)],
     "block_pool": [BlockPool],
-    "slot": [lambda ids, p, size: [b * size + i for b in ids for i in range(size)][p]],
     "block_table": [BlockTable],
     "copy_on_write": [BlockTable],
     "truncate": [BlockTable.truncate],
-    "order_of_frees": [list("abdc"), list("dbac")],
+    "order_of_frees": [
+        list("abdc"),
+    ],
 }

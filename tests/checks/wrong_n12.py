@@ -39,11 +39,6 @@ EDITS = {
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
         ),
         (
-            "table.num_tokens - (drafted - accepted)",
-            "accepted",
-            "The tokens known before and those accepted are kept, in the blocks that they were in.",
-        ),
-        (
             "table.truncate(table.num_tokens - (drafted - accepted))",
             "table.num_tokens -= drafted - accepted",
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
@@ -68,11 +63,6 @@ EDITS = {
             "The distribution differs.",
         ),
         (
-            "min(1.0, p[token] / q[token])",
-            "p[token]",
-            "The distribution differs.",
-        ),
-        (
             "[max(0.0, a - b) for a, b in zip(p, q, strict=True)]",
             "[0.0 if i == token else x for i, x in enumerate(p)]",
             "The distribution differs.",
@@ -81,11 +71,6 @@ EDITS = {
             "min(1.0, p[token] / q[token])",
             "min(1.0, q[token] / p[token]) if p[token] else 0.0",
             "The share of accepted drafts differs.",
-        ),
-        (
-            "min(1.0, p[token] / q[token])",
-            "float(p[token] == max(p))",
-            "The distribution differs.",
         ),
     ],
 }

@@ -7,6 +7,7 @@ runs the kernels.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,23 @@ def _padded(g: Any) -> Any:
     return SimpleNamespace(**vars(g) | {"s": s, "v": v})
 
 
+OF_STEP: Mistakes = {
+    "The sum so far is not corrected: multiply it by exp(m - new_m).": (
+        lambda g: _after(g, _largest(g), corrects_total=False)
+    ),
+    "The output so far is not corrected: multiply it by exp(m - new_m).": (
+        lambda g: _after(g, _largest(g), corrects_acc=False)
+    ),
+    "Neither the sum nor the output so far is corrected for the new maximum.": (
+        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
+    ),
+    "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
+    "larger one.": lambda g: _after(g, g.s.max()[None]),
+    "Places after the last score count as scores of 0. They have to be minus infinity.": (
+        lambda g: _after(_padded(g), _largest(_padded(g)))
+    ),
+    NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
+}
 puzzle(
     "online_step",
     {
@@ -106,23 +124,7 @@ puzzle(
         },
         "13 scores in a tile of 16, values of 8 dimensions": {"n": 13, "dim": 8, "tile": 16},
     },
-    {
-        "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-            lambda g: _after(g, _largest(g), corrects_total=False)
-        ),
-        "The output so far is not corrected: multiply it by exp(m - new_m).": (
-            lambda g: _after(g, _largest(g), corrects_acc=False)
-        ),
-        "Neither the sum nor the output so far is corrected for the new maximum.": (
-            lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
-        ),
-        "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
-        "larger one.": lambda g: _after(g, g.s.max()[None]),
-        "Places after the last score count as scores of 0. They have to be minus infinity.": (
-            lambda g: _after(_padded(g), _largest(_padded(g)))
-        ),
-        NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
-    },
+    OF_STEP,
     "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
     "weigh nothing.",
 )
@@ -193,21 +195,21 @@ def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
     return out
 
 
-def _tile_by_tile(g: Any, pads: bool = False, **corrects: bool) -> Any:
-    """Return the output if tiles are padded with zeros, or if not all is corrected (`_after`)."""
+def _tile_by_tile(step: Callable[[Any], Any], g: Any) -> Any:
+    """Return the output if `step` takes each tile into the running maximum, sum and output."""
 
     def end(scores: Any, values: Any) -> Any:
-        m, total, acc = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(g.DIM)
+        m, total, acc = torch.tensor([-math.inf]), torch.zeros(1), torch.zeros(g.DIM)
         for s, v in zip(scores.split(g.TILE), values.split(g.TILE), strict=True):
             tile = SimpleNamespace(m=m, total=total, acc=acc, s=s, v=v, TILE=g.TILE)
-            tile = _padded(tile) if pads else tile
-            m, total, acc = _after(tile, _largest(tile), **corrects)
+            m, total, acc = step(tile)
         return acc / total
 
     return _by_head(g, end)
 
 
 OF_ATTENTION: Mistakes = {
+    **{said: partial(_tile_by_tile, step) for said, step in OF_STEP.items()},
     NO_MAXIMUM: lambda g: _by_head(g, lambda s, v: s.exp() @ v / s.exp().sum()),
     "The scale is missing.": lambda g: _given(g, scale=1.0),
     "It is not divided by the sum of the weights at the end.": (
@@ -217,15 +219,6 @@ OF_ATTENTION: Mistakes = {
     "h // GROUP.": _in_turn,
     "Every sequence reads the first one's table: the next row is table_stride further.": (
         lambda g: _given(g, tables=g.tables[:1].expand_as(g.tables))
-    ),
-    "The sum so far is not corrected for a new maximum.": (
-        lambda g: _tile_by_tile(g, corrects_total=False)
-    ),
-    "The output so far is not corrected for a new maximum.": (
-        lambda g: _tile_by_tile(g, corrects_acc=False)
-    ),
-    "Places after the end count as scores of 0. They have to be minus infinity.": (
-        lambda g: _tile_by_tile(g, pads=True)
     ),
 }
 
