@@ -14,10 +14,6 @@ def stops_at_the_first_above(lengths, limit):
     return size
 
 
-def by_division(num_tokens, block_size):
-    return -(-num_tokens // block_size) * block_size - num_tokens
-
-
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "users_that_fit": [
@@ -55,7 +51,6 @@ WRONG = {
     ],
 }
 RIGHT = {
-    "last_block_waste": [by_division],
     "largest_block": [stops_at_the_first_above],
     "useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]],
 }

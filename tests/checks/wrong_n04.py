@@ -41,14 +41,6 @@ def first_child_keeps_the_table(tables, parents):
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
-def by_case(prompt_tokens, width, new_tokens, block_size):
-    """Right: the tail is written by all, or by nobody."""
-    shared, rest = divmod(prompt_tokens, block_size)
-    if new_tokens == 0:
-        return shared + (rest > 0)
-    return shared + width * -(-(rest + new_tokens) // block_size)
-
-
 def cached_by_remainder(prompt_tokens, n, block_size):
     """Right: what is left to compute is the rest of the last block, or all of it."""
     rest = prompt_tokens % block_size or block_size
@@ -110,7 +102,6 @@ RIGHT = {
     "reorder_beams": [
         first_child_keeps_the_table,
     ],
-    "beam_blocks": [by_case],
     "saved_prefill": [
         cached_by_remainder,
     ],

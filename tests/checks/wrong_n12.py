@@ -8,18 +8,6 @@ def token_by_token(table, drafted, accepted):
         table.truncate(table.num_tokens - 1)
 
 
-# How much is kept ---------------------------------------------------------------------------------------------
-
-
-def kept_by_loop(drafted, own):
-    kept = []
-    for i, token in enumerate(own):
-        kept.append(token)
-        if i < len(drafted) and drafted[i] != token:
-            break
-    return kept
-
-
 # The acceptance rule ------------------------------------------------------------------------------------------
 
 
@@ -74,4 +62,4 @@ EDITS = {
         ),
     ],
 }
-RIGHT = {"roll_back": [token_by_token], "kept_tokens": [kept_by_loop], "acceptance_rule": [rule_with_numpy]}
+RIGHT = {"roll_back": [token_by_token], "acceptance_rule": [rule_with_numpy]}

@@ -10,17 +10,6 @@ from pagedlab_serve.engine_thread import run_loop
 # The loop -----------------------------------------------------------------------------------------------------
 
 
-def never_sleeps(inbox, busy, step):
-    while True:
-        try:
-            while (work := inbox.get(block=False)) is not None:
-                work()
-            return
-        except queue.Empty:
-            if busy():
-                step()
-
-
 def finishes_all_on_none(inbox, busy, step):
     while True:
         try:
@@ -72,23 +61,6 @@ def looks_before_it_takes(inbox, busy, step):
             return
         else:
             work()
-
-
-def drains_it_first(inbox, busy, step):
-    """Right: messages are taken out, and then run."""
-    while True:
-        taken = [] if busy() else [inbox.get()]
-        try:
-            while not taken or taken[-1] is not None:
-                taken.append(inbox.get(block=False))
-        except queue.Empty:
-            pass
-        for work in taken:
-            if work is None:
-                return
-            work()
-        if busy():
-            step()
 
 
 # The salt -----------------------------------------------------------------------------------------------------
@@ -157,7 +129,6 @@ RIGHT_EDITS = {
 }
 WRONG = {
     "engine_loop": [
-        never_sleeps,
         finishes_all_on_none,
         goes_on_with_the_inbox_after_none,
         steps_after_every_batch,
@@ -165,7 +136,7 @@ WRONG = {
     "closed_salt": [two_checksums, of_the_tenant_only],
 }
 RIGHT = {
-    "engine_loop": [run_loop, looks_before_it_takes, drains_it_first],
+    "engine_loop": [run_loop, looks_before_it_takes],
     "closed_salt": [
         salt_for,
         length_first,

@@ -271,14 +271,13 @@ def foreign_kv(answer: Sequence[str]) -> str:
     A list of strings over the blocks A, B and T, such as ["A", "AT"].
     """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
-    requests = answer if isinstance(answer, (list, tuple)) else []
-    are_named = [isinstance(one, str) and one and {*one} <= {*blocks} for one in requests]
-    if not requests or not all(are_named):
+    is_list = isinstance(answer, (list, tuple)) and answer
+    if not is_list or not all(one and {*one} <= {*blocks} for one in answer):
         message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
         raise Wrong(message, "a list of strings", repr(answer))
-    server = Served(ChecksOwnTokens, 16 * len(requests) + 256, 16)
+    server = Served(ChecksOwnTokens, 16 * len(answer) + 256, 16)
     steps = []
-    for number, request in enumerate(requests, 1):
+    for number, request in enumerate(answer, 1):
         token_ids = [token for name in request for token in blocks[name]]
         try:
             # One token more, so that the last block can be found too.
@@ -293,6 +292,6 @@ def foreign_kv(answer: Sequence[str]) -> str:
     raise Wrong(
         "The cache served every request KV of its own past.",
         "a foreign block is served",
-        f"none in {number} requests",
+        f"none in {len(answer)} requests",
         steps[-6:],
     )

@@ -51,7 +51,7 @@ def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
     ],
     mistakes={
         "You started the clock at admission: the client does not know it.": (
-            lambda arrived, admitted, times: _latencies(admitted, times)
+            lambda _, admitted, times: _latencies(admitted, times)
         ),
     },
 )
