@@ -65,7 +65,7 @@ EDITS = {
             "self.block_ids[0] * size + position",
             "a maps blocks [0, 2, 3]: the slots",
         ),
-        ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
+        ("return []", "return None", "a.append() must return its copies, as (source, destination)."),
     ],
     "copy_on_write": [
         (
@@ -82,7 +82,7 @@ EDITS = {
         (
             "BlockCopy(source, destination)",
             "BlockCopy(destination, source)",
-            "a.append(1) must return its copies, as (source, destination).",
+            "a.append() must return its copies, as (source, destination).",
         ),
     ],
     "copies_after_forks": [

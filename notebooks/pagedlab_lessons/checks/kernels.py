@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks.protocol import (
+    Function,
     Wrong,
     compare,
     exercise,
@@ -66,8 +66,6 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
         proves: what a right kernel does.
     """
 
-    attempt = _try_function if name == "launch" else partial(_try, PUZZLES[name])
-
     def run(answer: Any) -> Any:
         if not INTERPRETED:
             return interpreted(f"pagedlab_lessons.checks:check.{name}", answer)
@@ -75,7 +73,7 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
             compare(answer["my_splits"], splits_for, SPLIT_CASES)
         for title, case in cases.items():
             try:
-                attempt(answer, mistakes, **case)
+                _try(name, answer, mistakes, **case)
             except Wrong as wrong:
                 wrong.setup = f"{title}."
                 raise
@@ -87,90 +85,96 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
 
 
 def _try(
-    puzzle: Any,
+    name: str,
     answer: Any,
     mistakes: Mistakes,
     far: bool = False,
     splits: int = 0,
+    wider: int = 0,
     **case: Any,
 ) -> None:
     """Launch a puzzle's kernel once and judge what it did.
 
     Args:
-        puzzle: the puzzle.
-        answer: the reader's kernel, or the parts of puzzle 7.
+        name: of the puzzle; "launch" is puzzle 8.
+        answer: the reader's kernel, the parts of puzzle 7, or the function of puzzle 8.
         mistakes: known mistakes.
         far: whether all page ids are large.
         splits: of each sequence in puzzle 7.
+        wider: elements after each row of the tables in puzzle 8.
         case: arguments of the puzzle's `given`.
     """
     memory = Memory()
+    puzzle = PUZZLES.get(name, PUZZLES["grouped"])
     given = puzzle.given(**case)
     expected = puzzle.expected(given)
-    fenced = _put(memory, given, far)
-    options: dict[str, Any] = {}
-    if splits:
-        options = {"splits": splits, "put": lambda label, x: memory.put(label, x.fill_(math.nan))}
-    _watch(memory, lambda: puzzle.launch(answer, fenced, **options))
-    # what puzzle 7 writes between its two kernels
-    between = {label: x for label, x in memory.tensors.items() if label not in given}
-    _check_stores(memory, between | expected)
-    _check_numbers(memory, given, expected, fenced, mistakes)
-
-
-def _try_function(
-    answer: Any, mistakes: Mistakes, far: bool = False, wider: int = 0, **case: Any
-) -> None:
-    """Call the function of puzzle 8 once and judge what its kernels did.
-
-    Args:
-        answer: the reader's function.
-        mistakes: known mistakes.
-        far: whether all page ids are large.
-        wider: elements after each row of the tables.
-        case: arguments of the puzzle's `given`.
-    """
-    memory = Memory()
-    puzzle = PUZZLES["grouped"]
-    given = puzzle.given(**case)
-    expected = puzzle.expected(given)
-    width = given["tables"].shape[1]
-    tables = torch.nn.functional.pad(given["tables"], (0, wider))
-    batch = {name: given[name] for name in BATCH}
-    fenced = _put(memory, batch | {"tables": tables}, far)
-    fenced["tables"] = fenced["tables"][:, :width]
-    got: Numbers = {}
-
-    def call() -> None:
-        with Allocations(memory):
-            got["out"] = answer(*fenced.values())
-
-    _watch(memory, call)
-    out = got["out"]
-    if shape(out) != shape(expected["out"]):
-        message = f"It has to return a tensor {shape(expected['out'])}: is a `return` missing?"
-        raise Wrong(message, "a tensor of this shape", repr(out))
-    labels = [label for label, x in memory.tensors.items() if x.data_ptr() == out.data_ptr()]
-    _check_stores(memory, dict.fromkeys(labels or ["out"], out))
+    fenced = _put(memory, given, far, wider)
+    if name == "launch":
+        written = _call(memory, answer, fenced)
+    else:
+        options: dict[str, Any] = {}
+        if splits:
+            options["splits"] = splits
+            options["put"] = lambda label, x: memory.put(label, x.fill_(math.nan))
+        _watch(memory, lambda: puzzle.launch(answer, fenced, **options))
+        # what puzzle 7 writes between its two kernels
+        between = {label: x for label, x in memory.tensors.items() if label not in given}
+        written = between | expected
+    _check_stores(memory, written)
     try:
-        _check_numbers(memory, given, expected, got, mistakes)
+        _check_numbers(memory, given, expected, fenced, mistakes)
     except Wrong as wrong:
         apart = "The rows of the table are tables.stride(0) elements apart, not tables.shape[1]."
         wrong.message = apart if wider else wrong.message
         raise
     programs = {load.program for load in memory.loads["k_cache"]}
-    if max(given["seq_lens"]) >= 700 and len(programs) < 2:
+    if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
         message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
         raise Wrong(message, "2 programs or more load keys", "1 program does")
 
 
-def _put(memory: Memory, given: dict[str, Any], far: bool) -> dict[str, Any]:
-    """Put a kernel's arguments into watched memory, if `far` with page ids larger by `FAR`."""
-    if not far:
-        return memory.put_all(given)
-    table = "tables" if "tables" in given else "table"
-    offset = FAR * given["k_cache"][0].numel()
-    return memory.put_all(given | {table: given[table] + FAR}, k_cache=offset, v_cache=offset)
+def _call(memory: Memory, answer: Function, fenced: dict[str, Any]) -> Numbers:
+    """Call the function of puzzle 8, and return its output under the name that `memory` has for it.
+
+    Args:
+        memory: watches.
+        answer: the reader's function.
+        fenced: the arguments; "out" becomes the output.
+    """
+    nobodys = fenced.pop("out")
+
+    def call() -> None:
+        with Allocations(memory):
+            fenced["out"] = answer(*(fenced[name] for name in BATCH))
+
+    _watch(memory, call)
+    out = fenced["out"]
+    if shape(out) != shape(nobodys):
+        message = f"It has to return a tensor {shape(nobodys)}: is a `return` missing?"
+        raise Wrong(message, "a tensor of this shape", repr(out))
+    labels = [label for label, x in memory.tensors.items() if x.data_ptr() == out.data_ptr()]
+    return dict.fromkeys(labels or ["out"], out)
+
+
+def _put(memory: Memory, given: dict[str, Any], far: bool, wider: int) -> dict[str, Any]:
+    """Put a kernel's arguments into watched memory.
+
+    Args:
+        memory: watches.
+        given: the arguments.
+        far: whether page ids are larger by `FAR`.
+        wider: elements after each row of the tables.
+    """
+    offset: dict[str, int] = {}
+    if far:
+        table = "tables" if "tables" in given else "table"
+        given = given | {table: given[table] + FAR}
+        offset = dict.fromkeys(("k_cache", "v_cache"), FAR * given["k_cache"][0].numel())
+    if not wider:
+        return memory.put_all(given, **offset)
+    padded = torch.nn.functional.pad(given["tables"], (0, wider))
+    fenced = memory.put_all(given | {"tables": padded}, **offset)
+    return fenced | {"tables": fenced["tables"][:, :-wider]}
 
 
 def _watch(memory: Memory, launch: Callable[[], object]) -> None:

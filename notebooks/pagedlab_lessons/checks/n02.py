@@ -204,10 +204,9 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
 
 def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -> list[str]:
     """Return calls to try on a table of so many tokens, with bad arguments too."""
-    lengths = {-1, tokens - 1, size, tokens + 1}
     arguments: dict[str, list[Any]] = {
-        "append": [1 if name == "a" else "", 2 * size + 1],  # "" is as if it were 1
-        "truncate": sorted(n for n in lengths if n <= tokens + 1),
+        "append": ["", 2 * size + 1],  # "" is as if it were 1
+        "truncate": [-1, tokens // 2, tokens + 1],
         "free": [""],
     }
     return [f"{name}.{verb}({each})" for verb in verbs for each in arguments.get(verb, [])]

@@ -6,7 +6,6 @@ runs the kernels.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.checks.kernels import Cases, Mistakes, puzzle
+from pagedlab_lessons.checks.protocol import Function
 from pagedlab_lessons.kernels07.puzzles import PUZZLES, scores
 
 NO_MAXIMUM = (
@@ -132,7 +132,7 @@ puzzle(
 # Puzzle 4: scores in pages ------------------------------------------------------------------------
 
 
-def _in_slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
+def _in_slots(g: Any, slot_of: Function) -> Any:
     """Return the scores of keys read from slot_of(position, its page)."""
     position = torch.arange(g.n)
     slots = slot_of(position, g.table.long()[position // g.SIZE])
@@ -184,7 +184,7 @@ def _in_turn(g: Any) -> Any:
     return _given(g, k_cache=g.k_cache[:, :, heads], v_cache=g.v_cache[:, :, heads])
 
 
-def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
+def _by_head(g: Any, end: Function) -> Any:
     """Return the output if `end` makes it from the scores and values of each head."""
     out = torch.empty_like(g.q)
     for b, n in enumerate(g.seq_lens.tolist()):
@@ -195,7 +195,7 @@ def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
     return out
 
 
-def _tile_by_tile(step: Callable[[Any], Any], g: Any) -> Any:
+def _tile_by_tile(step: Function, g: Any) -> Any:
     """Return the output if `step` takes each tile into the running maximum, sum and output."""
 
     def end(scores: Any, values: Any) -> Any:
@@ -275,7 +275,7 @@ puzzle(
 # Puzzle 7: splits and their merge -----------------------------------------------------------------
 
 
-def _merged(g: Any, weights: Callable[[Any], Any]) -> Any:
+def _merged(g: Any, weights: Function) -> Any:
     """Return attention over thirds of each sequence, merged with other weights.
 
     Args:

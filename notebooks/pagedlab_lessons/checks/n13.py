@@ -3,14 +3,14 @@
 import queue
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, partialmethod
 from itertools import product
 from math import inf, log2
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
+from pagedlab_lessons.checks.protocol import Function, Wrong, agree, compared, exercise, trying
 from pagedlab_lessons.readers_code import StillRunning
 from pagedlab_serve.engine_thread import run_loop
 
@@ -40,7 +40,7 @@ class Desk:
         self.idle_looks = 0
         self.diary: list[str] = []
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
+    def get(self, block: bool = True, timeout: float | None = None) -> Function | None:
         """Return a message, as `queue.SimpleQueue.get` does; after all others, None."""
         if self.empty():
             if not block:
@@ -88,7 +88,7 @@ class Desk:
         self.now += 1
 
 
-def _diary(loop: Callable[..., Any], *script: Arrival) -> str:
+def _diary(loop: Function, *script: Arrival) -> str:
     desk = Desk(script)
     loop(desk, desk.busy, desk.step)
     return " ".join(desk.diary)
