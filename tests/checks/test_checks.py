@@ -266,13 +266,7 @@ def test_floats_may_differ_a_little():
 
 
 def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
-    cases = [([3, 1, 2],)]
-
-    def explained(values):
-        values.clear()
-        return "It is the first of the list."
-
-    @compared("Right.", cases, why=explained)
+    @compared("Right.", [([3, 1, 2],)])
     def first_of(values):
         return values.pop(0)
 
@@ -280,7 +274,6 @@ def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
         values.sort()
         return values[0]
 
-    cases[0][0].sort()  # a change after the check was written
     for _ in range(2):
         result = check.first_of(sorts)
         assert (result.status, result.operations) == ("failed", ("sorts([3, 1, 2])",)), str(result)

@@ -28,7 +28,7 @@ EDITS = {
             "register gives a known hash another block",
         ),
         ("size, salt)", "size, salt or None)", "Block 0 has KV of a different past."),
-        (" if block != block_id", "", ""),
+        ("if block != block_id", "if block > block_id", "finds another number of tokens"),
         (
             "return hash_chain(token_ids, self.pool.block_size, salt)",
             "size = self.pool.block_size\n"

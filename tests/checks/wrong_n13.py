@@ -10,18 +10,6 @@ from pagedlab_serve.engine_thread import run_loop
 # The loop -----------------------------------------------------------------------------------------------------
 
 
-def finishes_all_on_none(inbox, busy, step):
-    while True:
-        try:
-            while (work := inbox.get(block=not busy())) is not None:
-                work()
-            while busy():
-                step()
-            return
-        except queue.Empty:
-            step()
-
-
 def goes_on_with_the_inbox_after_none(inbox, busy, step):
     stops = False
     while not stops:
@@ -66,8 +54,9 @@ def looks_before_it_takes(inbox, busy, step):
 # The salt -----------------------------------------------------------------------------------------------------
 
 
-def two_checksums(tenant, cache_salt):
-    return f"{zlib.crc32(repr(tenant).encode()):08x}{zlib.crc32(repr(cache_salt).encode()):08x}"
+def modulo(tenant, cache_salt):
+    """Any two pairs whose numbers differ by the modulus collide."""
+    return f"{int.from_bytes(repr((tenant, cache_salt)).encode()) % (2**160 - 47):040x}"
 
 
 def of_the_tenant_only(tenant, cache_salt):
@@ -95,6 +84,11 @@ EDITS = {
             "The order of events",
         ),
         ("                work()\n", "                pass\n", "it waits at the inbox while there is work to do: A"),
+        (
+            "            return\n",
+            "            while busy():\n                step()\n            return\n",
+            "stop at once",
+        ),
     ],
     "closed_salt": [
         (SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
@@ -129,11 +123,10 @@ RIGHT_EDITS = {
 }
 WRONG = {
     "engine_loop": [
-        finishes_all_on_none,
         goes_on_with_the_inbox_after_none,
         steps_after_every_batch,
     ],
-    "closed_salt": [two_checksums, of_the_tenant_only],
+    "closed_salt": [modulo, of_the_tenant_only],
 }
 RIGHT = {
     "engine_loop": [run_loop, looks_before_it_takes],

@@ -17,7 +17,7 @@ from pagedlab_lessons.memory import (
     make_allocator,
     padding_waste,
 )
-from pagedlab_lessons.simulation import KINDS, simulate
+from pagedlab_lessons.simulation import simulate
 from pagedlab_lessons.traces import synthetic
 
 from pagedlab.blocks import OutOfBlocks
@@ -137,8 +137,6 @@ def test_one_request_by_hand():
     # asks for 3 + 4, is given 8; three tokens at first, one more each step, gone after the seventh
     by_kind = {kind: [sample.slots[kind] for sample in run.samples] for kind in ("used", "reserved", "external")}
     assert by_kind == {"used": [3, 4, 5, 6, 0], "reserved": [4, 3, 2, 1, 0], "external": [1, 1, 1, 1, 0]}
-    run = simulate([(3, 5)], make_allocator("pow2", 16, placement="first-fit"))
-    assert [s.slots["internal"] for s in run.samples][:-1] == [3] * 5  # 5 outputs reserve 8
 
 
 def test_preemption_takes_the_last_and_loses_nothing():
@@ -179,4 +177,3 @@ def test_the_papers_setting_gives_nearly_the_papers_figures():
     assert used["max"] < used["pow2"] < used["oracle"] < used["paged"]
     assert runs["max"].mean_running() == 7
     assert runs["max"].shares()["external"] == pytest.approx(1 - 7 * 2048 / 15_728, abs=1e-3)
-    assert sum(runs["max"].shares()[kind] for kind in KINDS) == pytest.approx(1)

@@ -170,29 +170,37 @@ _ORPHAN = [
     "serve([3, 3, 2, 2, 9])",
     "serve([1, 1, 3, 3, 9])",
 ]
-_CACHE_OPERATIONS = [
-    "serve([1, 1, 9])",
-    "serve([1, 1, 2, 2, 9])",
+# In six blocks: the last but one evicts the longest unused block. Those before and after it stay.
+_ONE_LOST = [
     "serve([2, 2, 9])",
+    "serve([1, 1, 9])",
+    "serve([3, 3, 2, 2, 9])",
+    "serve([2, 2, 2, 2, 9])",
+    "serve([1, 1, 9], salt='x')",
+    "serve([2, 2, 2, 2, 9])",
+]
+_CACHE_OPERATIONS = [
+    "serve([1, 1, 2, 2, 9])",
     "serve([1, 1])",
     "serve([1, 1, 2, 2, 4, 4, 9])",
-    "serve([1, 1, 9], salt='x')",
     "serve([1, 1, 9], salt='y')",
     "serve([1, 1, 9], salt='')",
     "together([1, 1, 2, 2, 9], [1, 1, 2, 2, 9])",
     *_ORPHAN,
+    *_ONE_LOST[:-1],
 ]
 
 
-def cache_trial(cache_class: type, num_blocks: int, block_size: int = 2) -> Trial:
+def cache_trial(
+    cache_class: type, num_blocks: int, block_size: int = 2, exact: bool = True
+) -> Trial:
     """Drive a reader's cache beside `PrefixCache`.
-
-    In a small pool they may find other numbers: which block is evicted is the cache's choice.
 
     Args:
         cache_class: the reader's.
         num_blocks: of each pool.
         block_size: of each pool.
+        exact: whether both must find the same; which block is evicted is the cache's choice.
     """
     yield f"cache = {cache_class.__name__}(BlockPool({num_blocks}, {block_size}))"
     servers = [Served(made, num_blocks, block_size) for made in (PrefixCache, cache_class)]
@@ -200,16 +208,17 @@ def cache_trial(cache_class: type, num_blocks: int, block_size: int = 2) -> Tria
         operation = yield _CACHE_OPERATIONS
         line = f"server.{operation}"
         expected, got = (eval(line, {"server": each}) for each in servers)  # noqa: S307 - a choice
-        if num_blocks == 64:
+        if exact:
             agree(expected, got, f"{operation} finds another number of tokens.")
 
 
 def search_cache(cache_class: type) -> None:
     """Search for prompts for which a cache class goes wrong."""
     trial = partial(cache_trial, cache_class)
-    starts = [partial(trial, 64), partial(trial, 6), partial(trial, 64, 3)]
+    starts = [partial(trial, 64), partial(trial, 6, exact=False), partial(trial, 64, 3)]
     search(starts, sequences=200, walks=24, length=12)
     replay(starts[1], _ORPHAN)
+    replay(partial(trial, 6), _ONE_LOST)
 
 
 @exercise

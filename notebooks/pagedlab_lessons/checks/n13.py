@@ -167,6 +167,7 @@ def closed_salt(answer: Any) -> str:
             raise Wrong(message, "two salts", repr(salt), lines)
     chance = random.Random(0)
     spied = ["".join(chance.choices(ascii_lowercase, k=_LETTERS)) for _ in range(_SAMPLES)]
+    spied.append(f"{spied[0][:-1]}?")  # like the first but for a letter
     _check_digest(answer, [(name, None) for name in spied])
     _check_digest(answer, [("a", name) for name in spied])
     return (
@@ -188,13 +189,17 @@ def _salt_of(answer: Any, caller: Caller) -> str | None:
 def _check_digest(answer: Any, callers: Sequence[Caller]) -> None:
     """Raise `Wrong` if the salts of callers whose names are random have too few bits."""
     salts = [_salt_of(answer, caller) or "" for caller in callers]
-    columns = zip(*salts, strict=False)
-    bits = sum(log2(len(set(column))) for column in columns)
-    if bits < _ENOUGH_BITS - 0.1:
+    columns = [set(column) for column in zip(*salts, strict=False)]
+    bits = sum(log2(len(column)) for column in columns)
+    vary = [i for i, column in enumerate(columns) if len(column) > 1]
+    changed = sum(salts[0][i] != salts[-1][i] for i in vary)
+    is_written = len(vary) >= _LETTERS
+    if bits < _ENOUGH_BITS - 0.1 or (not is_written and changed < 0.75 * len(vary)):
         message = (
-            f"Of a name of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most. A spy who "
-            "has read your code finds a\nname with another's salt. Write both values out, or take "
-            "a cryptographic hash."
+            f"Of a name of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; another "
+            f"last letter changes {changed} of {len(vary)} characters.\nA spy who has read your "
+            "code finds a name with another's salt. Write both values out, or take a\n"
+            "cryptographic hash."
         )
         line = "salt_for({!r}, {!r})".format(*callers[0])
-        raise Wrong(message, f"{_ENOUGH_BITS} bits", salts[0], [line])
+        raise Wrong(message, f"{_ENOUGH_BITS} bits, nearly all of them changed", salts[0], [line])

@@ -206,15 +206,14 @@ def compared(
         raise ValueError(
             f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
         )
-    kept = copy.deepcopy(cases)
 
     def register(right: _Right) -> _Right:
-        compare(right, right, kept, **options)
+        compare(right, right, cases, **options)
 
         @wraps(right, updated=())
         def compare_all(answer: Any) -> str:
-            compare(answer, right, kept, **options)
-            return proves.replace("{}", str(len(kept)))
+            compare(answer, right, cases, **options)
+            return proves.replace("{}", str(len(cases)))
 
         compare_all.__name__ = name or right.__name__
         exercise(compare_all)
@@ -247,10 +246,9 @@ def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
 
 def _failed(wrong: Wrong) -> CheckResult:
     """Return the result for a wrong answer. Long texts are shortened."""
-    values = wrong.message, wrong.setup, wrong.expected, wrong.got
-    message, setup, expected, got = map(_shortened, values)
-    operations = tuple(map(_shortened, wrong.operations))
-    return CheckResult("failed", message, setup, operations, expected, got)
+    texts = wrong.message, wrong.setup, wrong.expected, wrong.got, *wrong.operations
+    message, setup, expected, got, *operations = map(_shortened, texts)
+    return CheckResult("failed", message, setup, tuple(operations), expected, got)
 
 
 def _shortened(value: Any) -> str:
@@ -381,7 +379,7 @@ def compare(
     for case in cases:
         call = f"{name}({', '.join(map(_written, case))})"
         lines = told(*case) if told else [call]
-        words = why(*copy.deepcopy(case)) if why else ""
+        words = why(*case) if why else ""
         expected = result(right, case)
         with trying(*lines, expected=_written(expected)):
             got = result(answer, case)
