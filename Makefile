@@ -8,7 +8,7 @@
 #                  PYTHON has torch, transformers and triton, matplotlib, anywidget, nbclient and ipykernel
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
 # make lint        ruff, mypy and who may import whom; make format mends what can be mended
-# make wheel       an installable package with its widgets, tiny model and traces, in dist/
+# make wheel       an installable package with its widgets and tiny model, in dist/
 # make terminal    the picture of a conversation in a terminal, docs/chat.svg, with PAGEDLAB_MODEL (or the tiny model)
 # make site        the first page, the notebooks as pages and to run in a browser, glossary and reference, in build/site
 # make lite        those to run in a browser alone, in build/live/lite; make test-lite runs them there

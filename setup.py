@@ -24,7 +24,7 @@ CARRIED = {
     ],  # 07 and 10 run them
     "notebooks": ["*.ipynb"],  # `pagedlab notebooks` copies them
     "data/results": ["*.json", "README.md"],
-    "data/traces": ["*.csv", "README.md"],
+    "data/traces": ["README.md"],
     "data/tiny-qwen2": [
         "*config.json",
         "tokenizer.json",

@@ -1,6 +1,7 @@
 """Text out of tokens, piece by piece: nothing half, nothing that a stop string takes back, nothing lost."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest

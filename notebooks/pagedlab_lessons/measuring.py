@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 OURS = "pagedlab"
 TIE = 0.02  # two engines whose ratio differs from 1 by no more are tied
 
@@ -103,10 +105,9 @@ def simulate(requests: Sequence[Asked], step: StepTimes, slots: int) -> list[Ser
     return served
 
 
-def percentile(values: Iterable[float], percent: float) -> float:
+def percentile(values: Sequence[float], percent: float) -> float:
     """Return the smallest value that at least `percent` per cent of the values do not exceed."""
-    ranked = sorted(values)
-    return ranked[max(0, math.ceil(percent / 100 * len(ranked)) - 1)]
+    return float(np.percentile(values, percent, method="inverted_cdf"))
 
 
 def first_tokens(served: Iterable[Served], clock: str = "arrival") -> list[float]:
@@ -116,9 +117,7 @@ def first_tokens(served: Iterable[Served], clock: str = "arrival") -> list[float
         served: the requests.
         clock: where it starts, at "arrival" or at "admission".
     """
-    if clock == "arrival":
-        return [one.times[0] - one.arrived for one in served]
-    return [one.times[0] - one.admitted for one in served]
+    return [one.times[0] - (one.arrived if clock == "arrival" else one.admitted) for one in served]
 
 
 # ------------------------------------------------------------------ engines beside one another

@@ -206,7 +206,6 @@ class Contiguous:
 
     def __init__(self, space: FirstFit, reserve: Callable[[Request], int]) -> None:
         self.space, self.num_slots, self.needs = space, space.num_slots, reserve
-        self._largest = max(hole.size for hole in space.holes)
         self._held: dict[int, tuple[Region, int]] = {}
 
     @property
@@ -214,13 +213,11 @@ class Contiguous:
         """Free slots, wherever they are."""
         return self.space.num_free
 
-    def can_ever_fit(self, request: Request) -> bool:
-        """Whether the request fits when it is alone."""
-        return sum(request) <= self.needs(request) <= self._largest
-
     def admit(self, key: int, request: Request) -> None:
         """Make room for the request, its prompt at least, or raise `OutOfMemory`."""
         asked = self.needs(request)
+        if sum(request) > asked:
+            raise OutOfMemory(f"{asked:,} slots are reserved, and {sum(request):,} are needed")
         self._held[key] = self.space.allocate(asked), asked
 
     def append(self, key: int) -> None:
@@ -261,9 +258,6 @@ class Paged:
     def needs(self, request: Request) -> int:
         size = self.pool.block_size
         return blocks_for(request.prompt, size) * size
-
-    def can_ever_fit(self, request: Request) -> bool:
-        return blocks_for(sum(request), self.pool.block_size) <= self.pool.num_blocks
 
     def admit(self, key: int, request: Request) -> None:
         table = BlockTable(self.pool)

@@ -53,14 +53,12 @@ class Sample(NamedTuple):
     """One moment.
 
     Args:
-        step: of the run.
         running: requests in memory.
         waiting: requests in the queue.
         slots: by kind, see the module's docstring.
         places: of the requests in memory; empty unless asked for.
     """
 
-    step: int
     running: int
     waiting: int
     slots: dict[str, int]
@@ -75,14 +73,12 @@ class Run:
         num_slots: of the memory.
         samples: of the state.
         steps: of the run.
-        finished: requests.
         preempted: times that a running request was preempted, to be computed again.
     """
 
     num_slots: int
     samples: list[Sample] = field(default_factory=list)
     steps: int = 0
-    finished: int = 0
     preempted: int = 0
 
     def shares(self) -> dict[str, float]:
@@ -128,13 +124,11 @@ def simulate(
         places: whether samples have the places of the requests.
 
     Raises:
-        ValueError: Before the first step, for a request that could never fit.
+        OutOfMemory, OutOfBlocks: For a request that does not fit when it is alone.
     """
     queue = deque(
         Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
     )
-    for place in queue:
-        _check(place, allocator)
     run = Run(allocator.num_slots)
     running: list[Place] = []
     while queue or running:
@@ -143,26 +137,11 @@ def simulate(
         refused = preempted or _admit(running, queue, allocator, run, max_running)
         if run.steps % sample_every == 0:
             slots = _slots(running, allocator, refused)
-            where = _with_regions(running, allocator) if places else []
-            run.samples.append(Sample(run.steps, len(running), len(queue), slots, where))
+            shown = running if places else []
+            where = [replace(place, regions=allocator.regions(place.request)) for place in shown]
+            run.samples.append(Sample(len(running), len(queue), slots, where))
         run.steps += 1
     return run
-
-
-def _check(place: Place, allocator: Contiguous | Paged) -> None:
-    """Raise `ValueError` for a request that could never be served."""
-    if not 0 < place.tokens < place.total:
-        raise ValueError(
-            f"request {place.request} needs at least one token of prompt and one of output: "
-            f"{place.wish}"
-        )
-    if not allocator.can_ever_fit(place.wish):
-        needed = max(place.total, allocator.needs(place.wish))
-        raise ValueError(
-            f"request {place.request} ({place.total:,} tokens) can never fit: it needs "
-            f"{needed:,} slots side by side or a larger reservation, and memory has "
-            f"{allocator.num_slots:,}; leave it out, or raise max_length or num_slots"
-        )
 
 
 def _admit(
@@ -179,15 +158,10 @@ def _admit(
             allocator.admit(first.request, first.wish)
         except (OutOfMemory, OutOfBlocks):
             if not running:
-                raise  # the memory is in use elsewhere, and waiting would not end
+                raise  # waiting would not end
             return True
         running.append(queue.popleft())
     return False
-
-
-def _with_regions(running: list[Place], allocator: Contiguous | Paged) -> list[Place]:
-    """Return copies of the places, with the regions of their slots."""
-    return [replace(place, regions=allocator.regions(place.request)) for place in running]
 
 
 def _decode(
@@ -204,6 +178,8 @@ def _decode(
         try:
             allocator.append(running[i].request)
         except OutOfBlocks:
+            if len(running) == 1:
+                raise
             queue.appendleft(running.pop())
             allocator.release(queue[0].request)
             run.preempted += 1
@@ -213,7 +189,6 @@ def _decode(
     for place in [place for place in running if place.tokens == place.total]:
         allocator.release(place.request)
         running.remove(place)
-        run.finished += 1
     return run.preempted > before
 
 

@@ -1,9 +1,8 @@
 """Traces of requests: lengths and arrivals. Also prompts that share their beginnings.
 
-The traces in data/traces/ are synthetic: drawn by `synthetic` from the percentiles below. These
-are the percentiles of the Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et
-al., "Splitwise: Efficient Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of
-two services.
+The traces are synthetic: drawn from percentiles. Those of "conversation" and "code" are from the
+Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., "Splitwise: Efficient
+Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two services.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagedlab.arguments import one_of
-from pagedlab.shipped import data_folder
 
-DATA = data_folder("traces")
 PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 
@@ -69,7 +66,6 @@ SHAPES = {
     "sharegpt": Shape(exponential(161.31), exponential(337.99), 2.0, _MEANS.format("ShareGPT")),
     "alpaca": Shape(exponential(19.31), exponential(58.45), 2.0, _MEANS.format("Alpaca")),
 }
-SHIPPED = ("conversation", "code")
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,8 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     output = _lengths(shape.output, u[:, 1])
     gaps = -np.log(1 - u[:, 2]) / shape.rate
     seconds = np.round(np.cumsum(gaps) - gaps[:1], 3)
-    return Trace(_source(name), np.column_stack([seconds, prompt, output]))
+    source = f"synthetic, shaped by the {shape.source}"
+    return Trace(source, np.column_stack([seconds, prompt, output]))
 
 
 def _lengths(at_percentiles: Sequence[float], u: np.ndarray) -> np.ndarray:
@@ -185,14 +182,9 @@ def shared_prompts(
 
 
 def load(name: str = "conversation") -> Trace:
-    """Return a trace from data/traces/: 2,000 requests.
+    """Return 2,000 requests, the same ones each time.
 
     Args:
-        name: "conversation" or "code".
+        name: one of `SHAPES`.
     """
-    path = DATA / f"{one_of('name', name, SHIPPED)}.csv"
-    return Trace(_source(name), np.loadtxt(path, delimiter=",", skiprows=1))
-
-
-def _source(name: str) -> str:
-    return f"synthetic, shaped by the {SHAPES[name].source}"
+    return synthetic(name, 2000)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pagedlab_lessons import readers_code
-from pagedlab_lessons.checks import CheckResult, check, compared, exercise, search, to_write
-from pagedlab_lessons.checks.protocol import NAMES, REGISTERED, Wrong, compare, exercise_of_methods
+from pagedlab_lessons.checks import CheckResult, check, compared, search, to_write
+from pagedlab_lessons.checks.protocol import NAMES, REGISTERED, Wrong, compare
 from pagedlab_lessons.readers_code import HAS_ALARM
 from pagedlab_lessons.show import show_source
 
@@ -72,9 +72,7 @@ def test_to_write_names_the_stubs_and_nothing_else(answer, missing):
 
 def test_stubs_are_not_attempted_and_say_what_is_left():
     result = check.block_pool(HalfWritten)
-    assert result.status == "not finished"
-    assert "Still to write: allocate, num_free." in result.message
-    assert result.message.startswith("Written: ")
+    assert (result.status, result.message) == ("not attempted", "Still to write: allocate, num_free.")
     assert check.slot(raises_not_implemented).status == "not attempted"
 
 
@@ -113,13 +111,6 @@ class Silent(Exception):
         raise ValueError("no text")
 
 
-class Unprintable:
-    def __str__(self):
-        raise ValueError("no text")
-
-    __repr__ = __str__
-
-
 HOSTILE = [SystemExit("bye"), GeneratorExit(), asyncio.CancelledError(), BaseException("mine"), Silent()]
 
 
@@ -138,27 +129,14 @@ def test_no_error_leaves_a_check(name, error):
     assert type(error).__name__ in result.got
 
 
-def holds_itself():
-    answer = {}
-    answer["A"] = answer
-    return answer
-
-
 class RaisesOnEveryLook:
     def __getattribute__(self, name):
         raise SystemExit(name)
 
 
-@pytest.mark.parametrize("make", [holds_itself, RaisesOnEveryLook, Unprintable])
-@pytest.mark.parametrize("name", ["broken_pools", "order_of_frees", "slot", "block_pool"])
-def test_no_answer_leaves_a_check_as_an_error(name, make):
-    assert getattr(check, name)(make()).status == "failed"
-
-
-@pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop"])
-def test_an_interrupt_by_the_reader_goes_through(name):
+def test_an_interrupt_by_the_reader_goes_through():
     with pytest.raises(KeyboardInterrupt):
-        getattr(check, name)(raises(KeyboardInterrupt()))
+        check.block_pool(raises(KeyboardInterrupt()))
 
 
 @pytest.mark.skipif(not HAS_ALARM, reason="this system has no alarm")
@@ -193,8 +171,6 @@ def test_a_check_in_another_thread_has_no_alarm_and_works():
     [
         ("slot", lambda *case: list(range(10**6))),
         ("kept_tokens", raises(ValueError("x" * 10**6))),
-        ("table_by_hand", list(range(10**6))),
-        ("foreign_kv", ["A" * 10**6, 1]),
     ],
 )
 def test_a_long_result_is_shortened(name, answer):
@@ -207,10 +183,8 @@ def test_a_long_result_is_shortened(name, answer):
 @pytest.mark.parametrize(
     ("name", "answer", "got"),
     [
-        ("kept_tokens", lambda drafted, own: np.array(drafted), "ndarray"),
         ("latencies", lambda *case: np.zeros(2), "ndarray"),
         ("attend_one", lambda q, *rest: q.numpy(), "ndarray"),
-        ("softmax_step", lambda *state: [x.numpy() for x in state[:3]], "ndarray"),
         ("wire_bytes", lambda *case: "text", "str"),
     ],
 )
@@ -218,9 +192,9 @@ def test_a_value_of_another_kind_is_named(name, answer, got):
     assert f"returns a value of type {got}" in getattr(check, name)(answer).message
 
 
-@pytest.mark.parametrize("answer", [42, "text", [1, 2], {}, object(), int, lambda: 0])
-def test_nonsense_never_ends_in_a_traceback(answer):
-    statuses = {name: getattr(check, name)(answer).status for name in dir(check)}
+@pytest.mark.parametrize("make", [int, list, dict, lambda: int, lambda: len, RaisesOnEveryLook, Silent])
+def test_nonsense_never_ends_in_a_traceback(make):
+    statuses = {name: getattr(check, name)(make()).status for name in dir(check)}
     assert set(statuses.values()) == {"failed"}, statuses
 
 
@@ -239,20 +213,6 @@ def test_nonsense_never_ends_in_a_traceback(answer):
 )
 def test_the_first_check_answers_what_was_given(answer, message):
     assert message in check.table_by_hand(answer).message
-
-
-def test_compare_reports_the_first_case_and_protects_its_arguments():
-    def empties(values):
-        return len([values.pop() for _ in range(len(values))])
-
-    cases = [([],), ([1, 2],)]
-    compare(empties, len, cases)
-    assert cases == [([],), ([1, 2],)]
-    with pytest.raises(Wrong) as wrong:
-        compare(lambda values: 0, len, cases)
-    assert wrong.value.operations == ("<lambda>([1, 2])",)
-    assert (wrong.value.expected, wrong.value.got) == ("2", "0")
-    compare(lambda n: 0.1 + n, lambda n: 0.3, [(0.2,)])  # 0.30000000000000004
 
 
 # Checks that a teacher writes ---------------------------------------------------------------------------------
@@ -291,7 +251,7 @@ def test_a_teachers_mistake_is_found_where_the_check_is_written(right, why, erro
     assert right.__name__ not in dir(check)
 
 
-@pytest.mark.parametrize("register", [compared("Right.", [(1,)]), exercise, exercise_of_methods("append")])
+@pytest.mark.parametrize("register", [compared("Right.", [(1,)])])
 def test_a_teacher_cannot_replace_a_check_of_the_series(register):
     def slot(answer):
         """A class."""
@@ -301,14 +261,12 @@ def test_a_teacher_cannot_replace_a_check_of_the_series(register):
         register(slot)
 
 
+def test_floats_may_differ_a_little():
+    compare(lambda n: 0.1 + n, lambda n: 0.3, [(0.2,)])  # 0.30000000000000004
+
+
 def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
-    cases = [([3, 1, 2],)]
-
-    def explained(values):
-        values.clear()
-        return "It is the first of the list."
-
-    @compared("Right.", cases, why=explained)
+    @compared("Right.", [([3, 1, 2],)])
     def first_of(values):
         return values.pop(0)
 
@@ -316,17 +274,19 @@ def test_an_answer_that_changes_its_argument_does_not_pass_by_it():
         values.sort()
         return values[0]
 
-    cases[0][0].sort()  # a change after the check was written
     for _ in range(2):
         result = check.first_of(sorts)
         assert (result.status, result.operations) == ("failed", ("sorts([3, 1, 2])",)), str(result)
         assert check.first_of(lambda values: values[0]).status == "passed"
 
 
-def test_braces_become_the_number_of_cases():
+def test_braces_become_the_number_of_cases_and_the_docstring_the_help():
     for _ in range(2):  # the cell is run again
         compared("Right for all {} of {1, 2}.", [(1,), (2,)])(twice)
     assert check.twice(twice).message == "Right for all 2 of {1, 2}."
+    said = pydoc.render_doc(check.twice, renderer=pydoc.plaintext)
+    assert "twice(answer: 'Any') -> 'CheckResult'" in said
+    assert "The answer: Two times the number." in said
 
 
 # Results ------------------------------------------------------------------------------------------------------
@@ -350,12 +310,6 @@ def test_a_result_reads_as_text_and_as_escaped_html():
 def test_an_unknown_check_names_those_there_are():
     with pytest.raises(AttributeError, match=r"no check 'blok_pool'; there are .*block_pool.*slot"):
         check.blok_pool  # noqa: B018
-
-
-def test_help_describes_the_answer_and_the_result():
-    said = pydoc.render_doc(check.slot, renderer=pydoc.plaintext)
-    assert "slot(answer: 'Any') -> 'CheckResult'" in said
-    assert "The answer: A class with BlockPool's verbs." in (check.block_pool.__doc__ or "")
 
 
 @pytest.mark.parametrize("module", NAMES)

@@ -5,7 +5,6 @@ test_exercises.py tries the wrong answers of wrong_n07.py.
 
 import ast
 import inspect
-import re
 
 import pytest
 
@@ -63,36 +62,19 @@ def test_solutions_run_as_functions(name, seed):
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["paged_scores", "launch"])
-def test_an_offset_of_32_bits_is_shown_beside_the_one_that_was_meant(name):
-    result = getattr(check, name)(answer(name, ".to(tl.int64)", ""))
-    page, *_ = re.findall(r"k_cache\[(\d+), 0, 0, 0\] is at offset", result.expected)
-    offsets = [re.search(r"offset ([\d,]+)", said)[1] for said in (result.expected, result.got)]
-    meant, got = (int(offset.replace(",", "")) for offset in offsets)
-    assert int(page) > 1 << 27
-    assert meant > 1 << 31
-    assert got == meant % (1 << 32)
-    assert result.got.endswith("outside of k_cache")
-
-
-class Silent(Exception):
-    def __str__(self):
-        raise ValueError("no text")
-
-
-@interpreted
-@pytest.mark.parametrize("error", [SystemExit("bye"), BaseException("mine"), Silent(), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_no_error_of_a_kernel_leaves_its_check_but_an_interrupt(error):
-    def fails():
-        raise error
-
     names = define("@triton.jit\ndef kernel(out, s, m, n, TILE: tl.constexpr):\n    fails()")
+
+    def fails():
+        raise error("bye")
+
     names["fails"] = fails
-    if isinstance(error, KeyboardInterrupt):
+    if error is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
             check.weights(names["kernel"])
     else:
-        assert type(error).__name__ in check.weights(names["kernel"]).got
+        assert "bye" in check.weights(names["kernel"]).got
 
 
 @interpreted

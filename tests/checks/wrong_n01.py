@@ -3,11 +3,6 @@
 from pagedlab.blocks import blocks_for
 
 
-def users_by_floats(memory, weights, bytes_per_token, max_length):
-    tokens = (memory * 0.9 - weights) / bytes_per_token
-    return max(0, int(tokens / max_length))
-
-
 def waste(lengths, size):
     return 1 - sum(lengths) / sum(blocks_for(n, size) * size for n in lengths)
 
@@ -17,14 +12,6 @@ def stops_at_the_first_above(lengths, limit):
     while size < 1024 and waste(lengths, size * 2) < limit:
         size *= 2
     return size
-
-
-def by_division(num_tokens, block_size):
-    return -(-num_tokens // block_size) * block_size - num_tokens
-
-
-def largest_by_max(lengths, limit):
-    return max((size for size in (2**e for e in range(11)) if waste(lengths, size) < limit), default=1)
 
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
@@ -57,11 +44,13 @@ EDITS = {
     ],
 }
 WRONG = {
-    "useless_holes": [list(range(12)), list(range(0, 20, 2)), [0, 0, *range(1, 11)], [-1, *range(11)], [20] * 12],
+    "useless_holes": [
+        list(range(12)),
+        list(range(0, 20, 2)),
+        [0, 0, *range(1, 11)],
+    ],
 }
 RIGHT = {
-    "users_that_fit": [users_by_floats],
-    "last_block_waste": [by_division],
-    "largest_block": [largest_by_max, stops_at_the_first_above],
+    "largest_block": [stops_at_the_first_above],
     "useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]],
 }

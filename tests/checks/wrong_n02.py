@@ -16,14 +16,13 @@ EDITS = {
             "block_id >= self.num_blocks or",
             "pool.share(-1) must raise ValueError.",
         ),
-        (" or self.counts[block_id] == 0", "", "pool.share(a) must raise ValueError."),
         (
             '        if not self.free_ids:\n            raise OutOfBlocks("no block is free")\n',
             "",
             "d = pool.allocate() must raise OutOfBlocks.",
         ),
         ("+= 1\n        return block_id", "+= 1", "share must return the block's id."),
-        ("list(range(num_blocks))", "list(range(1, num_blocks))", "num_free differs."),
+        ("list(range(num_blocks))", "list(range(1, num_blocks))", "counts or num_free differ."),
         ("self.counts = [", "MyBlockPool.counts = [", "Two pools have the same"),
         (
             "block_id = self.free_ids.pop()",
@@ -44,17 +43,7 @@ EDITS = {
         (
             "blocks_for(self.num_tokens + n, self.pool.block_size)",
             "((self.num_tokens + n) // self.pool.block_size + 1)",
-            "logical block 1 of a is the first that differs.",
-        ),
-        (
-            "blocks_for(self.num_tokens + n, self.pool.block_size)",
-            "(self.num_tokens + n) // self.pool.block_size",
-            "logical block 0 of a is the first that differs.",
-        ),
-        (
-            "if needed > self.pool.num_free:",
-            "needed = min(1, needed)\n        if needed > self.pool.num_free:",
-            "logical block 1 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "if needed > self.pool.num_free:",
@@ -64,47 +53,42 @@ EDITS = {
         (
             "while self.block_ids:\n            self.pool.release(self.block_ids.pop())",
             "self.block_ids = []",
-            "block 0 counts 1, but 0 tables list it.",
+            "block 0 counts 1 but 0 tables list it.",
         ),
         (
             "def __init__(self, pool):\n        self.pool = pool\n        self.block_ids = []",
             "block_ids = []\n\n    def __init__(self, pool):\n        self.pool = pool",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
         (
             "self.block_ids[position // size] * size + position % size",
             "self.block_ids[0] * size + position",
-            "a.slot(2) differs; a maps blocks [0, 2, 3].",
+            "a maps blocks [0, 2, 3]: the slots",
         ),
-        ("append(self, n=1)", "append(self, n=2)", "After b.append():"),
-        ("return []", "return None", "a.append(1) must return its copies, as (source, destination)."),
+        ("return []", "return None", "a.append() must return its copies, as (source, destination)."),
     ],
     "copy_on_write": [
         (
             "[self.pool.share(block_id) for block_id in self.block_ids]",
             "self.block_ids",
-            "block 0 counts 1, but 2 tables list it.",
+            "block 0 counts 1 but 2 tables list it.",
         ),
         (
             "self.num_tokens % size != 0 and",
             "self.num_tokens > 0 and",
-            "logical block 0 of a is the first that differs.",
+            "the tables differ.",
         ),
-        ("            self.pool.release(source)\n", "", "block 0 counts 2, but 1 table lists it."),
-        (" and self.pool.refcount(self.block_ids[-1]) > 1", "", "logical block 0 of a is the first that differs."),
+        ("            self.pool.release(source)\n", "", "block 0 counts 2 but 1 tables list it."),
         (
             "BlockCopy(source, destination)",
             "BlockCopy(destination, source)",
-            "a.append(1) must return its copies, as (source, destination).",
+            "a.append() must return its copies, as (source, destination).",
         ),
     ],
     "copies_after_forks": [
         (" if num_tokens % block_size else 0", ""),
-        ("return num_forks if", "return num_forks + 1 if"),
-        ("num_forks if num_tokens % block_size else 0", "num_forks * blocks_for(num_tokens, block_size)"),
         ("return num_forks if num_tokens", "return 1 if num_forks and num_tokens"),
         ("num_tokens % block_size", "num_tokens & (block_size - 1)"),
-        ("return num_forks if", "return min(num_forks, 3) if"),
     ],
     "truncate": [
         (
@@ -112,13 +96,8 @@ EDITS = {
             "num_tokens = max(0, num_tokens)\n    if num_tokens > table.num_tokens:",
             "a.truncate(-1) must raise ValueError.",
         ),
-        ("table.pool.release(table.block_ids.pop())", "break", "logical block 0 of a is the first that differs."),
-        (
-            "blocks_for(num_tokens, table.pool.block_size)",
-            "num_tokens // table.pool.block_size",
-            "logical block 0 of a is the first that differs.",
-        ),
-        (".pop())", ".pop(0))", "logical block 0 of a is the first that differs."),
+        ("table.pool.release(table.block_ids.pop())", "break", "the tables differ."),
+        (".pop())", ".pop(0))", "the tables differ."),
         ("if not 0 <= num_tokens <= table.num_tokens:", "if num_tokens < 0:", "a.truncate(1) must raise ValueError."),
     ],
 }
@@ -128,23 +107,22 @@ RIGHT_EDITS = {
     ],
 }
 WRONG = {
-    "table_by_hand": [[3, 10, 11], [0, 1, 9], [0, -1, 1], "0 1 2"],  # test_checks.py has more
+    "table_by_hand": [[0, -1, 1], "0 1 2", [10, 11]],  # test_checks.py has more
     "broken_pools": [
         {"A": "counted", "B": "exclusive", "C": "atomic"},
-        {"A": "conserved", "B": "counted", "C": "atomic"},
         {"A": "conserved", "B": "exclusive", "C": "counted"},
         {"A": "leaky", "B": "exclusive", "C": "atomic"},
-        ["conserved", "exclusive", "atomic"],
     ],
     "copy_on_write": [broken.CountsForks],  # test_checks.py has the others of broken
-    "order_of_frees": [list("dcba"), list("abcd"), list("acbd"), list("abc")],
+    "order_of_frees": [list("dcba"), list("abcd"), list("abc")],
 }
 RIGHT = {
-    "table_by_hand": [[8, 1, 0], [63, 62, 10], (0, 1, 2)],
+    "table_by_hand": [[8, 1, 0], (0, 1, 2)],
     "block_pool": [BlockPool],
-    "slot": [lambda ids, p, size: [b * size + i for b in ids for i in range(size)][p]],
     "block_table": [BlockTable],
     "copy_on_write": [BlockTable],
     "truncate": [BlockTable.truncate],
-    "order_of_frees": [list("abdc"), list("dbac")],
+    "order_of_frees": [
+        list("abdc"),
+    ],
 }

@@ -11,13 +11,6 @@ State = tuple[Tensor, Tensor, Tensor]
 # the update ---------------------------------------------------------------------------------------------------
 
 
-def repairs_afterwards(m, total, out, scores, v):
-    """Right: what was NaN can only have been a row that saw nothing."""
-    new_m = torch.maximum(m, scores.amax(-1, keepdim=True))
-    rescale, p = torch.exp(m - new_m).nan_to_num(), torch.exp(scores - new_m).nan_to_num()
-    return new_m, total * rescale + p.sum(-1, keepdim=True), out * rescale + p @ v
-
-
 def in_place(m, total, out, scores, v):
     """Right, and writes over what it was given."""
     new = online_step(m, total, out, scores, v)
@@ -48,22 +41,11 @@ EDITS = {
         ("base = new_m.masked_fill(new_m == -torch.inf, 0)", "base = new_m", "total differs."),
         (
             "torch.exp(m - base), torch.exp(scores - base)",
-            "1, torch.exp(scores)",
-            "total differs.",
-        ),
-        (
-            "torch.exp(m - base), torch.exp(scores - base)",
             "1, torch.exp(scores - base)",
             "total differs.",
         ),
         ("out = out * rescale", "out = out", "out differs."),
-        (
-            "new_m = torch.maximum",
-            "m = torch.full_like(m, -torch.inf)\n    new_m = torch.maximum",
-            "total differs.",
-        ),
         ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs."),
-        ("base = new_m.masked_fill", "new_m = base = new_m.masked_fill", "m differs."),
         (
             "return new_m, total, out",
             "return new_m, total, out / total.clamp(min=1e-300)",
@@ -76,15 +58,9 @@ EDITS = {
         ),
     ],
     "merge_halves": [
-        ("torch.exp(m_a - base), torch.exp(m_b - base)", "1, 1", "total differs."),
         ("m = torch.maximum(m_a, m_b)", "m = m_a", "m differs."),
         ("out_a * rescale_a + out_b * rescale_b", "out_a + out_b", "out differs."),
         ("base = m.masked_fill(m == -torch.inf, 0)", "base = m", "total differs."),
-        (
-            "out_a * rescale_a + out_b * rescale_b",
-            "(out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
-            "out is divided by total already",
-        ),
         (
             "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
             "return (out_a * rescale_a + out_b * rescale_b) / (total_a * rescale_a + total_b * rescale_b)",
@@ -96,7 +72,6 @@ EDITS = {
             "    return m + total.log(), total / total, (out_a * rescale_a + out_b * rescale_b) / total",
             "This is an equivalent state",
         ),
-        ("torch.maximum", "torch.minimum", "m differs."),
     ],
     "shared_heads": [
         (
@@ -116,12 +91,11 @@ EDITS = {
 }
 RIGHT_EDITS = {
     "shared_heads": [
-        (SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}, k)'),
         (SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}.float(), k.float())'),
         (SCORES, "torch.stack([q[:, h] @ k[:, h // group].T for h in range(num_heads)]).unflatten(0, (-1, group))"),
     ],
 }
 RIGHT = {
-    "softmax_step": [repairs_afterwards, in_place, step_in_fp32],
+    "softmax_step": [in_place, step_in_fp32],
     "merge_halves": [by_logarithms],
 }

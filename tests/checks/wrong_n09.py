@@ -33,24 +33,17 @@ EDITS = {
         (
             "        while self.waiting and",
             "        is_idle = not self.running\n        while is_idle and self.waiting and",
-            "step() computes other tokens",
+            "The last step computes other tokens",
         ),
-        ("self.waiting.popleft())", "self.waiting.popleft())\n            break", "step() computes other tokens"),
+        (
+            "self.waiting.popleft())",
+            "self.waiting.popleft())\n            break",
+            "The last step computes other tokens",
+        ),
         (" and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
         ("            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
-        (
-            "self.may_admit(self.waiting[0]):\n            self.running.append(self.waiting.popleft())",
-            "self.may_admit(self.waiting[-1]):\n            self.running.append(self.waiting.pop())",
-            "step() computes other tokens",
-        ),
-        ("len(self.running) < self.max_sequences", "True", "computes other tokens"),
-        ("len(seq.token_ids)", "seq.table.num_tokens + 1", "step() computes other tokens"),
+        ("len(self.running) < self.max_sequences", "True", "The last step computes other tokens"),
         ("return self.plan", "pass", "schedule returns the plan: return self.plan"),
-        (
-            "Chunk(seq, start, stop)",
-            "Chunk(seq, start, stop - 1)",
-            "r0's table has 6 slots, but its chunk ends before token 5. `stop` is exclusive",
-        ),
         ("seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
     ],
     "must_preempt": [
@@ -73,8 +66,6 @@ EDITS = {
     ],
     "victim": [
         ("def victim(", "def my_victim("),
-        ("min(others, key=computed, default=self.running[0])", "self.running[0]"),
-        ("min(others", "max(others"),
         ("reversed(self.running[1:])", "reversed(self.running)"),
         ("reversed(self.running[1:])", "self.running[1:]"),
     ],
@@ -84,19 +75,6 @@ EDITS = {
         (
             "first = self.waiting[0]",
             "return min(self.waiting, key=lambda sequence: sequence.num_prompt_tokens)",
-            "The first in the queue is passed 3 times at most",
-        ),
-        ("self.passed = 0", "pass", "The first in the queue is passed 3 times at most"),
-        (
-            "self.passed = 0\n        elif",
-            "self.passed = max(0, self.passed - 1)\n        elif",
-            "The first in the queue is passed",
-        ),
-        (
-            "for sequence in self.waiting:\n"
-            "                if self.may_admit(sequence):\n"
-            "                    self.passed += 1",
-            "self.passed += 1\n            for sequence in self.waiting:\n                if self.may_admit(sequence):",
             "The first in the queue is passed 3 times at most",
         ),
         (
@@ -109,12 +87,6 @@ EDITS = {
 RIGHT_EDITS = {
     "schedule": [
         ("return self.plan", "self.plan.chunks.reverse()\n        return self.plan"),
-    ],
-    "must_preempt": [
-        ("tokens % block_size == 0 for", "-(-(tokens + 1) // block_size) - -(-tokens // block_size) for"),
-    ],
-    "swap_or_recompute": [
-        ("moved < computed", "kv_bytes * flops < parameters * bandwidth"),
     ],
 }
 WRONG = {"schedule": [Scheduler], "patient": [FirstThatFits]}

@@ -37,10 +37,4 @@ RIGHT_EDITS = {
             "gate[rank::size], up[rank::size], down[:, rank::size]",
         ),
     ],
-    "heads_of_rank": [
-        ("num_heads % size or num_kv_heads % size", "num_kv_heads % size"),
-    ],
-    "wire_bytes": [
-        ("summed * 2 * (size - 1) / size", "2 * summed * (size - 1) // size"),
-    ],
 }

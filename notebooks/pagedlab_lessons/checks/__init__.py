@@ -3,11 +3,10 @@
     from pagedlab_lessons.checks import check
     check.block_pool(MyBlockPool)
 
-The result shows itself as the last line of a cell. Its status is one of four:
+The result shows itself as the last line of a cell. Its status is one of three:
 
-    not attempted   the stub is untouched: the answer is `...`, or a function or method in it has
-                    `...` as its body or raises `NotImplementedError`
-    not finished    some methods of a class are written, and others are still stubs
+    not attempted   a stub is left: the answer is `...`, or a function or method in it has `...` as
+                    its body or raises `NotImplementedError`
     failed          the smallest counterexample that was found, with the expected result beside
                     the answer's
     passed          what the answer now proves
@@ -26,9 +25,9 @@ If values can be compared, write a right answer, the cases to try, and what a ri
         return -num_tokens % block_size
 
 Otherwise write a function of the answer and decorate it with `exercise`. It returns what a right
-answer proves and raises `Wrong` for a wrong one. It runs the reader's code inside `trying`. For
-classes, decorate it with `exercise_of_methods`. `search` runs sequences of operations on the answer
-beside a reference, short ones first, and shrinks what fails; n02.py shows how.
+answer proves and raises `Wrong` for a wrong one. It runs the reader's code inside `trying`.
+`search` runs sequences of operations on the answer beside a reference, short ones first, and
+shrinks what fails; n02.py shows how.
 
 In the notebook an exercise is one cell with the tag `exercise`: the stub, then `check.NAME(...)`.
 It uses nothing of the cells above but imports. Folded below it are hints and

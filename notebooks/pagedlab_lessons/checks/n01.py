@@ -25,10 +25,8 @@ def _why_users(memory: int, weights: int, bytes_per_token: int, max_length: int)
     [
         (24 * GIB, GIB, 128 * 1024, 4096),
         (24 * GIB, 14 * GIB, 512 * 1024, 4096),
-        (24 * GIB, 1_192_099_840, 112 * 1024, 16_384),
         (24 * GIB, 988_065_536, 12 * 1024, 16_384),
         (24 * GIB, 20 * GIB, 512 * 1024, 4096),
-        (16 * GIB, 15 * GIB, 128 * 1024, 2048),
         (80 * GIB, 2 * GIB, 12 * 1024, 32_768),
     ],
     why=_why_users,
@@ -90,11 +88,8 @@ def _why_largest(lengths: Sequence[int], limit: float) -> str:
         ([12], 0.25),
         ([5], 0.4),
         ([64], 0.04),
-        ([65], 0.04),
-        ([1024, 1], 0.04),
         ([5, 9], 0.25),
         ([1, 1, 3], 0.1),
-        ([3072, 1000], 0.25),
         *(
             (random.Random(seed).choices(range(1, 4001), k=30), limit)
             for seed in range(20)
@@ -121,14 +116,11 @@ def useless_holes(answer: Sequence[int]) -> str:
     regions = [memory.allocate(5) for _ in range(20)]
     freed = list(answer)
     step = f"free({freed})"
-    if not set(freed) <= set(range(20)) or len(set(freed)) < len(freed):
-        message = "A region number is wrong or repeated."
-        raise Wrong(message, "different numbers, each from 0 to 19", freed, step)
+    if len({*freed} & {*range(20)}) != 12 or len(freed) != 12:
+        message = "Free 60 of the 100 slots."
+        raise Wrong(message, "12 different numbers, each from 0 to 19", freed, [step])
     for number in freed:
         memory.release(regions[number])
-    if memory.num_free != 60:
-        message = "Free 60 of the 100 slots."
-        raise Wrong(message, "60 slots free", f"{memory.num_free} slots free", step)
     try:
         start = memory.allocate(15).start
     except OutOfMemory as error:
@@ -136,4 +128,4 @@ def useless_holes(answer: Sequence[int]) -> str:
         return f"{error}. The largest request that still fits has {largest}."
     message = "15 neighbouring slots are still free."
     got = f"slots {start} to {start + 14}"
-    raise Wrong(message, "refused", got, step, "memory.allocate(15)")
+    raise Wrong(message, "refused", got, [step, "memory.allocate(15)"])

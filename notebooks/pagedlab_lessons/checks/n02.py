@@ -5,11 +5,10 @@ The walks over pools and tables are those of other notebooks, too.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks
+from pagedlab.blocks import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab_lessons.broken import POOLS
 from pagedlab_lessons.checks.protocol import (
     Trial,
@@ -17,7 +16,6 @@ from pagedlab_lessons.checks.protocol import (
     agree,
     compared,
     exercise,
-    exercise_of_methods,
     search,
     trying,
 )
@@ -46,16 +44,13 @@ def family(num_tokens: int, block_size: int, num_forks: int) -> tuple[BlockPool,
     return pool, [table, *(table.fork() for _ in range(num_forks))]
 
 
-def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tuple[Any, str]:
-    """Execute "call" or "name = call".
+def _carry_out(line: str, names: Names, expected: type[Exception] | None = None) -> Any:
+    """Execute "call" or "name = call", and return the value.
 
     Args:
         line: the operation.
         names: its variables; gets `name`.
         expected: the error that it must raise, None if it must raise none.
-
-    Returns:
-        The value, and how a message about the state after it begins.
 
     Raises:
         Wrong: If it does not raise what is expected.
@@ -68,11 +63,16 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tup
         if expected is None or isinstance(error, NotImplementedError):
             raise
         if isinstance(error, expected):
-            return None, f"After {line}, which raises as it should and must change nothing"
+            return None
         got = explain(error)
-    if expected is not None:
+    if expected:
         raise Wrong(f"{line} must raise {expected.__name__}.", expected.__name__, got)
-    return value, f"After {line}"
+    return value
+
+
+def _after(line: str, raised: type[Exception] | None) -> str:
+    """Return how a message about the state after an operation begins."""
+    return f"After {line}{', which raises as it should and must change nothing' if raised else ''}"
 
 
 # The pool -----------------------------------------------------------------------------------------
@@ -81,8 +81,7 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None) -> tup
 def pool_trial(
     pool_class: Callable[[int, int], Any],
     num_blocks: int = 3,
-    block_size: int = 4,
-    unknown_ids: bool = True,
+    no_blocks: Sequence[int] = (),
     mistakes: bool = True,
 ) -> Trial:
     """Drive a pool beside a plain list of counts, one for each block.
@@ -90,79 +89,69 @@ def pool_trial(
     Args:
         pool_class: the reader's.
         num_blocks: of the pool.
-        block_size: of the pool.
-        unknown_ids: whether ids that no block has are tried too.
+        no_blocks: ids that no block has, which are tried too.
         mistakes: whether operations that must raise are tried: on a free block, or without one.
     """
-    no_blocks = ("-1", str(num_blocks)) if unknown_ids else ()
-    yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, {block_size})"
-    pool = pool_class(num_blocks, block_size)
+    yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, 4)"
+    pool = pool_class(num_blocks, 4)
     names: Names = {"pool": pool}
     counts = [0] * num_blocks
-    ids: dict[str, int] = {}  # the block that each variable holds
-    sizes = "pool.num_blocks or pool.block_size differs."
-    agree([num_blocks, block_size], [pool.num_blocks, pool.block_size], sizes)
+    held: dict[str, int] = {}  # the block that each variable names
     when = "In a new pool"
     while True:
-        _check_counts(when, pool, counts)
-        arguments = [name for name, block_id in ids.items() if mistakes or counts[block_id]]
+        expected = _in_words(num_blocks, 4, counts, counts.count(0))
+        agree(expected, _state_of(pool, num_blocks), f"{when}: counts or num_free differ.")
+        known = [name for name, block_id in held.items() if mistakes or counts[block_id]]
         operations = [
-            f"pool.{verb}({argument})"
-            for verb in ("share", "release")
-            for argument in (*arguments, *no_blocks)
+            f"pool.{verb}({name})" for verb in ("share", "release") for name in (*known, *no_blocks)
         ]
-        if len(ids) < len(ascii_lowercase) and (mistakes or 0 in counts):
-            operations.insert(0, f"{ascii_lowercase[len(ids)]} = pool.allocate()")
+        if mistakes or 0 in counts:
+            operations.insert(0, f"{ascii_lowercase[len(held)]} = pool.allocate()")
         operation = yield operations
         if operation.endswith("allocate()"):
             free = [block_id for block_id, count in enumerate(counts) if count == 0]
-            value, when = _carry_out(operation, names, None if free else OutOfBlocks)
+            error: type[Exception] | None = None if free else OutOfBlocks
+            value = _carry_out(operation, names, error)
             if free:
                 if type(value) is not int or value not in free:
-                    message = f"{when}: allocate must hand out a free block."
+                    message = f"After {operation}: allocate must hand out a free block."
                     raise Wrong(message, f"one of {free}", repr(value))
-                ids[operation[0]] = value
+                held[operation[0]] = value
                 counts[value] = 1
-            continue
-        verb, argument = operation.removeprefix("pool.").rstrip(")").split("(")
-        block_id = ids.get(argument, -1)
-        in_use = block_id >= 0 and counts[block_id] > 0
-        value, when = _carry_out(operation, names, None if in_use else ValueError)
-        if in_use:
-            counts[block_id] += 1 if verb == "share" else -1
-        if in_use and verb == "share":
-            agree(block_id, value, f"{when}: share must return the block's id.")
+        else:
+            verb, name = operation.removeprefix("pool.").rstrip(")").split("(")
+            error = None if name in held and counts[held[name]] else ValueError
+            value = _carry_out(operation, names, error)
+            if not error:
+                counts[held[name]] += 1 if verb == "share" else -1
+            if verb == "share" and not error:
+                agree(held[name], value, f"After {operation}: share must return the block's id.")
+        when = _after(operation, error)
 
 
-def _check_counts(when: str, pool: Any, counts: list[int]) -> None:
-    """Raise `Wrong` unless the pool's counts and its number of free blocks are right."""
-    refcounts = [pool.refcount(block_id) for block_id in range(len(counts))]
-    wrong = [i for i, count in enumerate(counts) if count != refcounts[i]]
-    differs = f"the count of block {wrong[0]} differs" if wrong else "num_free differs"
-    expected, got = (
-        f"counts {each}, num_free {free}"
-        for each, free in ((counts, counts.count(0)), (refcounts, pool.num_free))
-    )
-    agree(expected, got, f"{when}: {differs}.")
+def _state_of(pool: Any, num_blocks: int) -> str:
+    counts = [pool.refcount(block_id) for block_id in range(num_blocks)]
+    return _in_words(pool.num_blocks, pool.block_size, counts, pool.num_free)
+
+
+def _in_words(num_blocks: int, block_size: int, counts: list[int], num_free: int) -> str:
+    return f"{num_blocks} blocks of {block_size}, counts {counts}, num_free {num_free}"
 
 
 # Tables -------------------------------------------------------------------------------------------
 
 
 def search_tables(table_class: type, verbs: Sequence[str]) -> None:
-    """Search for a sequence of operations on which a table class goes wrong.
-
-    Raises:
-        Wrong: If it finds one, or the answer is no class.
-    """
-    if not isinstance(table_class, type):
-        raise Wrong("Give the class itself.", "a class", repr(table_class))
+    """Search for a sequence of operations on which a table class goes wrong."""
     sizes = [(6, 2), (6, 4), (5, 1), (7, 3)]
     search([partial(table_trial, table_class, verbs, *size) for size in sizes])
 
 
 def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_size: int) -> Trial:
     """Drive a table class beside `BlockTable`, each over its own `BlockPool`.
+
+    A right answer may pick other physical blocks. So the reference's block ids are renamed to the
+    answer's as they turn up. A block keeps its name as long as a table lists it.
 
     Args:
         table_class: the reader's.
@@ -178,7 +167,8 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
         sides.append({"pool": pool, class_name: kind, "a": kind(pool)})
     right, mine = sides
     tables = ["a"]
-    renamed = _compare_tables("In a new table", tables, right, mine, {})
+    renamed: dict[int, int] = {}  # the answer's name of each block of the reference
+    _compare_tables("In a new table", tables, right, mine, renamed)
     while True:
         operations = [
             line
@@ -190,124 +180,93 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
             fresh = ascii_lowercase[len(tables)]
             operations += [f"{fresh} = {maker}" for maker in (*forks, f"{class_name}(pool)")]
         operation = yield operations
-        copies: list[BlockCopy] = []
         raised = None
         try:
-            copies, _ = _carry_out(operation, right, None)
+            copies = _carry_out(operation, right)
         except (OutOfBlocks, ValueError) as error:
             raised = type(error)
-        value, when = _carry_out(operation, mine, raised)
+        value = _carry_out(operation, mine, raised)
         if " = " in operation:
             tables.append(operation[0])
-        renamed = _compare_tables(when, tables, right, mine, renamed)
+        _compare_tables(_after(operation, raised), tables, right, mine, renamed)
         if ".append(" in operation and not raised:
             wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
             if value is None or [tuple(copy) for copy in value] != wanted:
                 message = f"{operation} must return its copies, as (source, destination)."
                 raise Wrong(message, wanted, repr(value))
-        if "slot" in verbs:
-            for name in tables:
-                _check_slots(name, mine[name], block_size)
+        for name in tables if "slot" in verbs else []:
+            ids = list(mine[name].block_ids)
+            positions = range(mine[name].num_tokens)
+            slots = [mine[name].slot(position) for position in positions]
+            message = f"{name} maps blocks {ids}: the slots of its positions 0, 1, ... differ."
+            agree([slot(ids, position, block_size) for position in positions], slots, message)
 
 
 def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -> list[str]:
     """Return calls to try on a table of so many tokens, with bad arguments too."""
-    lengths = {-1, tokens - 1, size, tokens + 1}
     arguments: dict[str, list[Any]] = {
-        "append": [1 if name == "a" else "", 2 * size + 1],  # "" is as if it were 1
-        "truncate": sorted(n for n in lengths if n <= tokens + 1),
+        "append": ["", 2 * size + 1],  # "" is as if it were 1
+        "truncate": [-1, tokens // 2, tokens + 1],
         "free": [""],
     }
     return [f"{name}.{verb}({each})" for verb in verbs for each in arguments.get(verb, [])]
 
 
-def _check_slots(name: str, table: Any, block_size: int) -> None:
-    """Raise `Wrong` unless the table's `slot` is right at all positions."""
-    ids = list(table.block_ids)
-    for position in range(table.num_tokens):
-        message = f"{name}.slot({position}) differs; {name} maps blocks {ids}."
-        agree(slot(ids, position, block_size), table.slot(position), message)
-
-
 def _compare_tables(
-    when: str,
-    tables: list[str],
-    right: Names,
-    mine: Names,
-    renamed: dict[int, int],
-) -> dict[int, int]:
-    """Compare the tables of both sides, and the reader's counts with the reader's tables.
-
-    A right answer may pick other physical blocks. So the reference's block ids are renamed to the
-    answer's as they turn up. A block keeps its name as long as a table lists it.
+    when: str, tables: list[str], right: Names, mine: Names, renamed: dict[int, int]
+) -> None:
+    """Raise `Wrong` where the tables of both sides differ, or a count is not that of its tables.
 
     Args:
         when: how a message begins.
         tables: names of the tables.
         right: variables of the reference.
         mine: variables of the answer.
-        renamed: the answer's name of each block of the reference.
-
-    Returns:
-        `renamed`, up to date.
-
-    Raises:
-        Wrong: Where the two differ.
+        renamed: the answer's name of each block of the reference; is brought up to date.
     """
-    mapped = {block_id for name in tables for block_id in right[name].block_ids}
-    renamed = {ours: theirs for ours, theirs in renamed.items() if ours in mapped}
+    listed = {block_id for name in tables for block_id in right[name].block_ids}
+    for gone in renamed.keys() - listed:
+        del renamed[gone]
     for name in tables:
-        for ours, theirs in zip(right[name].block_ids, list(mine[name].block_ids), strict=False):
-            if ours not in renamed and theirs not in renamed.values():
-                renamed[ours] = theirs
-    wanted = {name: [renamed.get(i, "new") for i in right[name].block_ids] for name in tables}
-    have = {name: list(mine[name].block_ids) for name in tables}
-    expected, got = (
-        "  ".join(
-            f"{name} [{', '.join(map(str, ids))}] {names[name].num_tokens} tokens"
-            for name, ids in blocks.items()
-        )
-        for names, blocks in ((right, wanted), (mine, have))
-    )
-    agree(expected, got, f"{when}: {_first_difference(wanted, have)}.")
-    for block_id in range(mine["pool"].num_blocks):
-        count = mine["pool"].refcount(block_id)
-        users = sum(blocks.count(block_id) for blocks in have.values())
-        lists = "1 table lists it" if users == 1 else f"{users} tables list it"
-        message = f"{when}: block {block_id} counts {count}, but {lists}."
-        state = f"{got}, block {block_id} counts"
-        agree(f"{state} {users}", f"{state} {count}", message)
-    return renamed
-
-
-def _first_difference(wanted: dict[str, list[Any]], have: dict[str, list[Any]]) -> str:
-    """Return which logical block differs first, in words."""
-    for name in wanted:
-        for i, (right, yours) in enumerate(zip_longest(wanted[name], have[name])):
-            if right != yours:
-                return f"logical block {i} of {name} is the first that differs"
-    return "num_tokens differs"
+        for ours, theirs in zip(right[name].block_ids, mine[name].block_ids, strict=False):
+            if theirs not in renamed.values():
+                renamed.setdefault(ours, theirs)
+    wanted, have = [], []
+    for name in tables:
+        blocks = [renamed.get(block_id, "new") for block_id in right[name].block_ids]
+        wanted.append(f"{name} {blocks} {right[name].num_tokens} tokens")
+        have.append(f"{name} {list(mine[name].block_ids)} {mine[name].num_tokens} tokens")
+    got = "  ".join(have)
+    agree("  ".join(wanted), got, f"{when}: the tables differ.")
+    try:
+        mine["pool"].check([mine[name] for name in tables])
+    except InvariantError as error:
+        raise Wrong(f"{when}: {error}.", "a count for each table that lists it", got) from None
 
 
 # The exercises ------------------------------------------------------------------------------------
 
 
-@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
+def search_pool(pool_class: type) -> None:
+    """Search for a sequence of operations on which a pool class goes wrong."""
+    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
+    for no_blocks in ((), (-1, 8)):
+        search([partial(pool_trial, pool_class, size, no_blocks) for size in (3, 2, 8)])
+    new = f"{pool_class.__name__}(3, 4)"
+    with trying(f"first = {new}; second = {new}", "first.allocate()"):
+        first, second = pool_class(3, 4), pool_class(3, 4)
+        first.allocate()
+        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
+        agree(_in_words(3, 4, [0, 0, 0], 3), _state_of(second, 3), message)
+
+
+@exercise
 def block_pool(answer: type) -> str:
     """A class with BlockPool's verbs.
 
     These are num_blocks, block_size, num_free, allocate, share, release and refcount.
     """
-    # A mistake with ordinary ids is shown before a mistake with ids that no block has.
-    for unknown_ids in (False, True):
-        search([partial(pool_trial, answer, n, unknown_ids=unknown_ids) for n in (3, 2, 8)])
-    new = f"{answer.__name__}(3, 4)"
-    with trying(f"first = {new}; second = {new}", "first.allocate()"):
-        first, second = answer(3, 4), answer(3, 4)
-        first.allocate()
-        message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
-        agree([2, 3], [first.num_free, second.num_free], message)
-        agree([0, 0, 0], [second.refcount(block_id) for block_id in range(3)], message)
+    search_pool(answer)
     return (
         "Your pool agrees with a plain list of counts on every short sequence of operations tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
@@ -329,7 +288,7 @@ def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
     return block_ids[position // block_size] * block_size + position % block_size
 
 
-@exercise_of_methods("append", "slot", "free")
+@exercise
 def block_table(answer: type) -> str:
     """A table with append, slot and free, over the real pool; nothing is shared yet."""
     search_tables(answer, ("append", "slot", "free"))
@@ -345,29 +304,23 @@ def broken_pools(answer: dict[str, str]) -> str:
 
     Such as {"A": "counted", "B": ..., "C": ...}.
     """
-    if not isinstance(answer, dict):
-        wanted = '{"A": ..., "B": ..., "C": ...}'
-        raise Wrong("The answer is a dictionary with a name for each pool.", wanted, repr(answer))
+    named = answer if isinstance(answer, dict) else {}
     for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
-        given = answer.get(pool)
+        given = named.get(pool)
         if given not in INVARIANTS:
             raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
         if given != invariant:
-            _show_broken_pool(pool, given)
+            _show_broken_pool(pool)
     return "A loses blocks, B hands out a block that is in use, C increments before it validates."
 
 
-def _show_broken_pool(pool: str, given: str) -> None:
+def _show_broken_pool(pool: str) -> None:
     """Raise `Wrong` with the shortest sequence of operations on which a pool goes wrong."""
     # The class gets a name that does not say what is wrong with it.
     anonymous = type(f'POOLS["{pool}"]', (POOLS[pool],), {})
-    hint = ""
-    if pool == "C" and given == "counted":
-        hint = " Its counts are right as long as no call raises."
     try:
         search([partial(pool_trial, anonymous)])
     except Wrong as found:
-        words = f"Pool {pool} breaks another one.{hint} Watch it here, beside a right pool. {found}"
-        found.args = (words,)
-        found.got = f"{found.got} (pool {pool})"
+        why = f"Pool {pool} breaks another one. Watch it here, beside a right pool."
+        found.message = f"{why} {found.message}"
         raise

@@ -7,10 +7,19 @@ from typing import Any
 from pagedlab.blocks import BlockPool, BlockTable, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search, trying
+from pagedlab_lessons.checks.protocol import (
+    Function,
+    Trial,
+    Wrong,
+    agree,
+    compared,
+    exercise,
+    search,
+    trying,
+)
 
 
-def beams_trial(answer: Any, width: int, block_size: int, prompt: int) -> Trial:
+def beams_trial(answer: Function, width: int, block_size: int, prompt: int) -> Trial:
     """Reorder beams again and again; each appends a token before.
 
     Args:
@@ -22,8 +31,8 @@ def beams_trial(answer: Any, width: int, block_size: int, prompt: int) -> Trial:
     pool, tables = family(prompt, block_size, width - 1)
     yield f"{width} beams over a prompt of {prompt} tokens in blocks of {block_size}"
     chance = random.Random(width)
-    some = [[*range(width)], [*reversed(range(width))], [0] * width]
-    some += [chance.choices(range(width), k=width) for _ in range(5)]
+    some = [[*range(width)], [0] * width]
+    some += [chance.choices(range(width), k=width) for _ in range(6)]
     choices = {f"each appends a token; my_reorder(tables, {each})": each for each in some}
     while True:
         parents = choices[(yield list(choices))]
@@ -33,7 +42,7 @@ def beams_trial(answer: Any, width: int, block_size: int, prompt: int) -> Trial:
 
 
 def _reordered(
-    answer: Any, pool: BlockPool, tables: list[BlockTable], parents: list[int]
+    answer: Function, pool: BlockPool, tables: list[BlockTable], parents: list[int]
 ) -> list[BlockTable]:
     """Return the new tables, if they are right."""
     expected = [(list(tables[i].block_ids), tables[i].num_tokens) for i in parents]
@@ -41,11 +50,10 @@ def _reordered(
     if not isinstance(new, list) or not all(isinstance(table, BlockTable) for table in new):
         message = "Return a list of block tables, one for each parent."
         raise Wrong(message, f"{len(parents)} tables", repr(new)[:80])
-    got = [(list(table.block_ids), table.num_tokens) for table in new]
+    got = [(table.block_ids, table.num_tokens) for table in new]
     agree(expected, got, "The new beams do not hold their parents' blocks.")
-    if len({id(table) for table in new}) < len(new):
-        message = "Two beams are one and the same table: what one appends, the other has too."
-        raise Wrong(message, "tables apart", got)
+    message = "Two beams are one and the same table: what one appends, the other has too."
+    agree(len(new), len(set(map(id, new))), message)
     message = "The counts do not match the new beams."
     with trying(message=message, expected="a count for each table that lists it"):
         pool.check(new)
@@ -58,7 +66,6 @@ def reorder_beams(answer: Any) -> str:
 
     No block is allocated or copied, and the tables of dropped beams are freed.
     """
-    search([partial(beams_trial, answer, 1, 4, 6)], sequences=3, walks=0)
     sizes = [(2, 4, 6), (3, 4, 8), (4, 16, 3), (6, 1, 2)]
     search([partial(beams_trial, answer, *size) for size in sizes], sequences=60, length=8)
     return (
@@ -86,7 +93,7 @@ def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int
     return f"{once} {last}. {full} + {width} x {each} = {total}."
 
 
-_BEAMS = [(4, 1), (4, 2), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6), (256, 4)]
+_BEAMS = [(4, 1), (8, 2), (7, 3), (64, 4), (60, 4), (1, 6)]
 
 
 @compared(

@@ -12,7 +12,7 @@ too; the notebook uses them until the reader's own pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import inf
 from typing import Any
@@ -102,16 +102,10 @@ class _Allocations(TorchDispatchMode):
         self.largest = 0
         self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
 
-    def __torch_dispatch__(
-        self,
-        op: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
         # A view, also an expanded one, has the storage of the tensor that it shows.
-        if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in self._given:
+        if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in self._given:
             elements = made.untyped_storage().nbytes() // made.element_size()
             self.largest = max(self.largest, elements)
         return made
@@ -124,16 +118,9 @@ _BLOCKS = [
 ]
 _V = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
 _START = (_V[:1] - inf, _V[:1] * 0, _V[:1] * 0)
+_RANDN = normal()
+_LARGER = [_RANDN(2, 3, n) for n in (1, 6, 8)]  # several queries of two groups
 _AFTER: list[State] = [online_step(*_START, scores, _V) for scores in _BLOCKS]
-
-
-def _larger_steps() -> list[tuple[Any, ...]]:
-    """Return a step over several queries of one head, and one of groups of heads."""
-    randn = normal()
-    return [
-        (randn(*rows, 1), randn(*rows, 1).exp(), randn(*rows, 6), randn(*rows, 8), randn(*v, 8, 6))
-        for rows, v in (((3,), ()), ((2, 4, 3), (2, 1)))
-    ]
 
 
 def _state_of(function: Function, *args: Any) -> dict[str, Any]:
@@ -144,7 +131,7 @@ def _state_of(function: Function, *args: Any) -> dict[str, Any]:
     return dict(zip(("m", "total", "out"), state, strict=True))
 
 
-def _divided(function: Callable[..., State]) -> dict[str, Callable[..., State]]:
+def _divided(function: Function) -> dict[str, Function]:
     """Return known mistakes: a state whose sums are divided too early."""
 
     def normalised(*args: Any) -> State:
@@ -167,7 +154,7 @@ softmax_step = compared(
     "One multiplication corrects the past, and a block that is masked out changes nothing.",
     [
         *((*state, scores, 2 * _V) for state, scores in product([_START, *_AFTER], _BLOCKS)),
-        *_larger_steps(),
+        (_LARGER[0], _LARGER[0].exp(), *_LARGER[1:], _RANDN(2, 8, 6)),
     ],
     name="softmax_step",
     through=_state_of,

@@ -6,7 +6,7 @@ runs the kernels.
 """
 
 import math
-from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.checks.kernels import Cases, Mistakes, puzzle
+from pagedlab_lessons.checks.protocol import Function
 from pagedlab_lessons.kernels07.puzzles import PUZZLES, scores
 
 NO_MAXIMUM = (
@@ -89,6 +90,23 @@ def _padded(g: Any) -> Any:
     return SimpleNamespace(**vars(g) | {"s": s, "v": v})
 
 
+OF_STEP: Mistakes = {
+    "The sum so far is not corrected: multiply it by exp(m - new_m).": (
+        lambda g: _after(g, _largest(g), corrects_total=False)
+    ),
+    "The output so far is not corrected: multiply it by exp(m - new_m).": (
+        lambda g: _after(g, _largest(g), corrects_acc=False)
+    ),
+    "Neither the sum nor the output so far is corrected for the new maximum.": (
+        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
+    ),
+    "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
+    "larger one.": lambda g: _after(g, g.s.max()[None]),
+    "Places after the last score count as scores of 0. They have to be minus infinity.": (
+        lambda g: _after(_padded(g), _largest(_padded(g)))
+    ),
+    NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
+}
 puzzle(
     "online_step",
     {
@@ -104,30 +122,9 @@ puzzle(
             "past": 1005.0,
             "shift": 1000.0,
         },
-        "6 scores near -1,000, and the largest came before": {
-            "n": 6,
-            "past": -995.0,
-            "shift": -1000.0,
-        },
         "13 scores in a tile of 16, values of 8 dimensions": {"n": 13, "dim": 8, "tile": 16},
     },
-    {
-        "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-            lambda g: _after(g, _largest(g), corrects_total=False)
-        ),
-        "The output so far is not corrected: multiply it by exp(m - new_m).": (
-            lambda g: _after(g, _largest(g), corrects_acc=False)
-        ),
-        "Neither the sum nor the output so far is corrected for the new maximum.": (
-            lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
-        ),
-        "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
-        "larger one.": lambda g: _after(g, g.s.max()[None]),
-        "Places after the last score count as scores of 0. They have to be minus infinity.": (
-            lambda g: _after(_padded(g), _largest(_padded(g)))
-        ),
-        NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
-    },
+    OF_STEP,
     "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
     "weigh nothing.",
 )
@@ -135,7 +132,7 @@ puzzle(
 # Puzzle 4: scores in pages ------------------------------------------------------------------------
 
 
-def _in_slots(g: Any, slot_of: Callable[[Any, Any], Any]) -> Any:
+def _in_slots(g: Any, slot_of: Function) -> Any:
     """Return the scores of keys read from slot_of(position, its page)."""
     position = torch.arange(g.n)
     slots = slot_of(position, g.table.long()[position // g.SIZE])
@@ -187,7 +184,7 @@ def _in_turn(g: Any) -> Any:
     return _given(g, k_cache=g.k_cache[:, :, heads], v_cache=g.v_cache[:, :, heads])
 
 
-def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
+def _by_head(g: Any, end: Function) -> Any:
     """Return the output if `end` makes it from the scores and values of each head."""
     out = torch.empty_like(g.q)
     for b, n in enumerate(g.seq_lens.tolist()):
@@ -198,21 +195,21 @@ def _by_head(g: Any, end: Callable[[Any, Any], Any]) -> Any:
     return out
 
 
-def _tile_by_tile(g: Any, pads: bool = False, **corrects: bool) -> Any:
-    """Return the output if tiles are padded with zeros, or if not all is corrected (`_after`)."""
+def _tile_by_tile(step: Function, g: Any) -> Any:
+    """Return the output if `step` takes each tile into the running maximum, sum and output."""
 
     def end(scores: Any, values: Any) -> Any:
-        m, total, acc = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(g.DIM)
+        m, total, acc = torch.tensor([-math.inf]), torch.zeros(1), torch.zeros(g.DIM)
         for s, v in zip(scores.split(g.TILE), values.split(g.TILE), strict=True):
             tile = SimpleNamespace(m=m, total=total, acc=acc, s=s, v=v, TILE=g.TILE)
-            tile = _padded(tile) if pads else tile
-            m, total, acc = _after(tile, _largest(tile), **corrects)
+            m, total, acc = step(tile)
         return acc / total
 
     return _by_head(g, end)
 
 
 OF_ATTENTION: Mistakes = {
+    **{said: partial(_tile_by_tile, step) for said, step in OF_STEP.items()},
     NO_MAXIMUM: lambda g: _by_head(g, lambda s, v: s.exp() @ v / s.exp().sum()),
     "The scale is missing.": lambda g: _given(g, scale=1.0),
     "It is not divided by the sum of the weights at the end.": (
@@ -222,15 +219,6 @@ OF_ATTENTION: Mistakes = {
     "h // GROUP.": _in_turn,
     "Every sequence reads the first one's table: the next row is table_stride further.": (
         lambda g: _given(g, tables=g.tables[:1].expand_as(g.tables))
-    ),
-    "The sum so far is not corrected for a new maximum.": (
-        lambda g: _tile_by_tile(g, corrects_total=False)
-    ),
-    "The output so far is not corrected for a new maximum.": (
-        lambda g: _tile_by_tile(g, corrects_acc=False)
-    ),
-    "Places after the end count as scores of 0. They have to be minus infinity.": (
-        lambda g: _tile_by_tile(g, pads=True)
     ),
 }
 
@@ -256,8 +244,6 @@ WHOLE: Cases = {
     "Two sequences of 8 keys": {"lengths": (8, 8), **ONE_HEAD},
     "Three sequences, four query heads on two KV heads": {},
     "Six query heads on three KV heads": {"lengths": (5,), "heads": 6, "kv_heads": 3},
-    "Two sequences, six query heads on two KV heads": {"lengths": (5, 3), "heads": 6},
-    "Eight query heads on two KV heads": {"lengths": (5,), "heads": 8},
     "11 keys, all scores near 1,000; the very first scores highest": {**LOUD, "loudest": 0},
     "11 keys, all scores near 1,000; the very last scores highest": {**LOUD, "loudest": 10},
     "11 keys, all scores near -1,000": {**LOUD, "level": -1000.0},
@@ -289,35 +275,31 @@ puzzle(
 # Puzzle 7: splits and their merge -----------------------------------------------------------------
 
 
-def _merged(g: Any, weights: Callable[[Any, Any], Any]) -> Any:
+def _merged(g: Any, weights: Function) -> Any:
     """Return attention over thirds of each sequence, merged with other weights.
 
     Args:
         g: the puzzle's arguments.
-        weights: takes the logs of the thirds' sums of weights and their maxima, both [3].
+        weights: takes the scores of each third that has keys, and returns a weight for each.
     """
 
     def end(scores: Any, values: Any) -> Any:
         tiles = blocks_for(len(scores), g.TILE)
         cuts = [third * tiles // 3 * g.TILE for third in (1, 2)]
-        parts = scores.tensor_split(cuts)
-        outputs = [
-            s.softmax(0) @ v if len(s) else torch.zeros(g.DIM)
-            for s, v in zip(parts, values.tensor_split(cuts), strict=True)
-        ]
-        logs = torch.stack([s.logsumexp(0) for s in parts])
-        maxima = torch.stack([s.max() if len(s) else torch.tensor(-math.inf) for s in parts])
-        return weights(logs, maxima) @ torch.stack(outputs)
+        thirds = scores.tensor_split(cuts), values.tensor_split(cuts)
+        parts = [(s, v) for s, v in zip(*thirds, strict=True) if len(s)]
+        outputs = torch.stack([s.softmax(0) @ v for s, v in parts])
+        return weights([s for s, _ in parts]) @ outputs
 
     return _by_head(g, end)
 
 
 OF_SPLIT: Mistakes = {
     "The parts are averaged: each has to weigh as much as its softmax weights.": (
-        lambda g: _merged(g, lambda log, _: torch.full_like(log, 1 / 3))
+        lambda g: _merged(g, lambda parts: torch.full((len(parts),), 1 / 3))
     ),
     "The parts weigh exp(m): this loses how many keys a part has. The log is m + log(total).": (
-        lambda g: _merged(g, lambda _, m: m.softmax(0))
+        lambda g: _merged(g, lambda parts: torch.stack([s.max() for s in parts]).softmax(0))
     ),
     **OF_ATTENTION,
 }

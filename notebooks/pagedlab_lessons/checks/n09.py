@@ -21,7 +21,6 @@ from pagedlab_lessons.checks.protocol import (
     agree,
     compared,
     exercise,
-    replay,
     search,
 )
 
@@ -79,8 +78,7 @@ class ToyEngine:
 
     def step(self) -> Plan:
         """Run one step, if there is anything to do."""
-        plan = self.scheduler.schedule()
-        self.plan = plan
+        self.plan = plan = _checked(self.scheduler.schedule())
         for chunk in plan.chunks:
             sequence = chunk.sequence
             if chunk.reaches_end:
@@ -149,23 +147,13 @@ class Patient(Scheduler):
 
 
 _SIZES = {"s": 6, "m": 10, "L": 30}  # prompt tokens: with 3 new ones, 2, 3 and 8 blocks of 4
-# In sixteen blocks small requests fit beside a large one, so two large ones are passed in turn.
-_TWO_LARGE = [
-    "arrive('sLms')",
-    "arrive('s')",
-    "arrive('sL')",
-    "arrive('sLms')",
-    "arrive('sLms')",
-    "step(12)",
-]
 
 
 def engine_trial(
     answer: type[Scheduler],
     right: type[Scheduler],
-    said: Callable[[Plan], str],
+    said: Callable[[Plan], list[str]],
     message: str,
-    operations: list[str],
     num_blocks: int,
     max_sequences: int = 8,
 ) -> Trial:
@@ -176,67 +164,49 @@ def engine_trial(
     Args:
         answer: the reader's.
         right: the right one.
-        said: what is compared of the plan of each step, in words.
+        said: what is compared of the plan of a step, in words.
         message: what to say after the operation if it differs.
-        operations: that may come next, at any time.
         num_blocks: of each pool.
         max_sequences: that run at once.
     """
     limits = f"{max_sequences=}, {num_blocks} blocks of 4"
     yield f"LLM(scheduler={answer.__name__}), {limits}; for 3 steps s takes 2, m 3, L 8"
-    theirs, mine = (
-        ToyEngine(kind, num_blocks, max_sequences=max_sequences)
-        for kind in (right, _checked(answer))
-    )
+    engines = [ToyEngine(kind, num_blocks, max_sequences=max_sequences) for kind in (right, answer)]
+    arrivals = "s", "Lss", "sLms"
+    operations = ["step()", *(f"arrive({kinds!r})" for kinds in arrivals), "4 x step()"]
     while True:
         operation = yield operations
-        expected, got = (
-            "\n".join(map(said, _plans(engine, operation))) for engine in (theirs, mine)
+        if operation.startswith("arrive"):
+            for engine, kind in product(engines, operation[8:-2]):
+                engine.add(_SIZES[kind], 3)
+            continue
+        for _ in range(4 if operation.startswith("4") else 1):
+            expected, got = (said(engine.step()) for engine in engines)
+            agree(expected, got, message)
+
+
+def _checked(plan: Any) -> Plan:
+    """Return what `schedule` returned, or raise `Wrong` if it cannot be carried out."""
+    if not isinstance(plan, Plan):
+        raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
+    for chunk in plan.chunks:
+        name, stop = chunk.sequence.name, chunk.stop
+        slots = chunk.sequence.table.num_tokens
+        message = (
+            f"A token that is computed needs a slot: {name}'s table has {slots} slots, but "
+            f"its chunk ends before token {stop}. `stop` is exclusive,\nand append takes "
+            "the number of tokens that have no slot yet."
         )
-        agree(expected, got, f"{operation} {message}")
+        agree(stop, slots, message)
+    return plan
 
 
-def _plans(engine: ToyEngine, operation: str) -> list[Plan]:
-    """Carry out an operation; return the plan of each step."""
-    verb, argument = operation.rstrip("')").split("(")
-    if verb == "step":
-        return [engine.step() for _ in range(int(argument or 1))]
-    for kind in argument.lstrip("'"):
-        engine.add(_SIZES[kind], 3)
-    return []
+def _computed(plan: Plan) -> list[str]:
+    return sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
 
 
-def _checked(answer: type[Scheduler]) -> type[Scheduler]:
-    """Return the reader's scheduler; it raises `Wrong` for a plan that cannot be carried out."""
-
-    class Checked(answer):  # type: ignore[misc, valid-type]
-        def schedule(self) -> Plan:
-            plan = super().schedule()
-            if not isinstance(plan, Plan):
-                raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
-            for chunk in plan.chunks:
-                name, stop = chunk.sequence.name, chunk.stop
-                slots = chunk.sequence.table.num_tokens
-                message = (
-                    f"A token that is computed needs a slot: {name}'s table has {slots} slots, but "
-                    f"its chunk ends before token {stop}. `stop` is exclusive,\nand append takes "
-                    "the number of tokens that have no slot yet."
-                )
-                agree(f"{stop} slots for {name}", f"{slots} slots for {name}", message)
-            return plan
-
-    return Checked
-
-
-def _computed(plan: Plan) -> str:
-    """Say which tokens a plan computes."""
-    tokens = sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
-    return " ".join(tokens) or "nothing"
-
-
-def _admitted(plan: Plan) -> str:
-    """Say which requests a plan admits."""
-    return f"admits {' '.join(sequence.name for sequence in plan.admitted) or 'none'}"
+def _admitted(plan: Plan) -> list[str]:
+    return [sequence.name for sequence in plan.admitted]
 
 
 @exercise
@@ -248,9 +218,8 @@ def schedule(answer: type[Scheduler]) -> str:
     """
     if answer.schedule is Scheduler.schedule:
         raise Wrong("Your class inherits schedule. Write it.", "def schedule(self)", "none")
-    message = "computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0; a line is a step."
-    operations = ["step()", "arrive('s')", "arrive('sms')", "arrive('Lss')", "step(4)"]
-    trial = partial(engine_trial, answer, Continuous, _computed, message, operations)
+    message = "The last step computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0."
+    trial = partial(engine_trial, answer, Continuous, _computed, message)
     # Blocks are short in the first, places in the second.
     search([partial(trial, 10, 3), partial(trial, 40, 2)], sequences=300, walks=60, length=16)
     return (
@@ -266,14 +235,11 @@ def patient(answer: type[Scheduler]) -> str:
     The first in the queue is passed three times at most.
     """
     message = (
-        f"admits other requests. The first in the queue is passed {PATIENCE} times at most, and "
-        "only if it does not fit."
+        "The last step admits other requests. The first in the queue is passed "
+        f"{PATIENCE} times at most, and only if it does not fit."
     )
-    operations = ["step()", "arrive('s')", "arrive('sL')", "arrive('sLssss')"]
-    operations += ["arrive('sLms')", "step(12)"]
-    trial = partial(engine_trial, answer, Patient, _admitted, message, operations)
-    search([partial(trial, 10)], sequences=300, walks=60, length=16)
-    replay(partial(trial, 16), _TWO_LARGE)
+    trial = partial(engine_trial, answer, Patient, _admitted, message)
+    search([partial(trial, 10), partial(trial, 16)], sequences=300, walks=120, length=16)
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
         f"is passed\n{PATIENCE} times at most, however many small requests arrive."

@@ -3,14 +3,14 @@
 import queue
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, partialmethod
 from itertools import product
 from math import inf, log2
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab_lessons.checks.protocol import Wrong, agree, compared, exercise, trying
+from pagedlab_lessons.checks.protocol import Function, Wrong, agree, compared, exercise, trying
 from pagedlab_lessons.readers_code import StillRunning
 from pagedlab_serve.engine_thread import run_loop
 
@@ -40,7 +40,7 @@ class Desk:
         self.idle_looks = 0
         self.diary: list[str] = []
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Callable[[], None] | None:
+    def get(self, block: bool = True, timeout: float | None = None) -> Function | None:
         """Return a message, as `queue.SimpleQueue.get` does; after all others, None."""
         if self.empty():
             if not block:
@@ -88,23 +88,7 @@ class Desk:
         self.now += 1
 
 
-_SCRIPTS: list[list[Arrival]] = [
-    [],
-    [("A", 0, 2)],
-    [("A", 3, 1)],
-    [("A", 0, 1), ("B", 0, 1)],
-    [("A", 0, 2), ("B", 1, 1)],
-    [("metrics", 0, 0), ("A", 0, 1)],
-    [("metrics", 0, 0), ("A", 3, 1)],
-    [("A", 0, 1), ("metrics", 3, 0), ("B", 6, 1)],
-    [("A", 0, 3), (NONE, 1, 0)],
-    [("A", 0, 3), (NONE, 1, 0), ("B", 1, 1)],
-    [(NONE, 2, 0)],
-    [("A", 0, 3), ("B", 1, 2), ("metrics", 1, 0), ("C", 1, 1)],
-]
-
-
-def _diary(loop: Callable[..., Any], *script: Arrival) -> str:
+def _diary(loop: Function, *script: Arrival) -> str:
     desk = Desk(script)
     loop(desk, desk.busy, desk.step)
     return " ".join(desk.diary)
@@ -113,7 +97,14 @@ def _diary(loop: Callable[..., Any], *script: Arrival) -> str:
 @compared(
     "No request waits for the end of another one, nothing runs twice at once, and an idle engine "
     "sleeps.",
-    [tuple(script) for script in _SCRIPTS],
+    [
+        (),
+        (("A", 0, 2),),
+        (("A", 0, 1), ("B", 0, 1)),
+        (("metrics", 0, 0), ("A", 3, 1)),
+        (("A", 0, 3), (NONE, 1, 0), ("B", 1, 1)),
+        (("A", 0, 3), ("B", 1, 2), ("metrics", 1, 0), ("C", 1, 1)),
+    ],
     through=_diary,
     told=lambda *script: [f"{name} arrives before step {at}, wants {n}" for name, at, n in script],
     why=lambda *script: "Step only while busy(). None means: stop at once. The order of events:",
@@ -130,13 +121,27 @@ def engine_loop(inbox: Any, busy: Any, step: Any) -> None:
 
 Caller = tuple[str | None, str | None]  # tenant and cache_salt
 
-_PARTS = ("a", "b", "", "None", "null", None)
-# What one may put between the two, and a name may hold.
-_GLUES = ("", ":", "/", ",", "|", "-", "_", " ", "\0")
 _LONG = 300 * "x"  # an answer may keep the first characters only, or the last
-# Names that an answer may take for one name.
-_ALIKE = ("a ", " a", "A", "\u00e4", "a\u0308", "\u00f6", "fi", "\ufb01")
-_ALIKE_IF_CUT = (f"{_LONG}a", f"{_LONG}b", f"a{_LONG}", f"b{_LONG}")
+# Names that an answer may take for one name. With a length in front that has no end, 1 and "1..."
+# are 11 and "...".
+_NAMES = [
+    "a",
+    "b",
+    "c",
+    None,
+    "",
+    "None",
+    "null",
+    "A",
+    "a ",
+    " a",
+    "\u00e4",
+    "a\u0308",
+    "fi",
+    "\ufb01",
+]
+_NAMES += ["1", 11 * "a", 11 * "a" + "b", f"{_LONG}a", f"{_LONG}b", f"a{_LONG}", f"b{_LONG}"]
+_GLUES = ["", *":/,|-_ \0"]  # what one may put between the two, and a name may hold
 _SAMPLES = 400  # names, so that each character of a digest takes all its values
 _LETTERS = 100  # of each of these names
 _ENOUGH_BITS = 128
@@ -148,19 +153,25 @@ def closed_salt(answer: Any) -> str:
 
     Requests with one salt share blocks.
     """
-    callers = _callers(_salt_of(answer, ("tenant", "secret")) or "")
+    # The salt may show what the answer puts between the two.
+    glues = re.split("tenant|secret", _salt_of(answer, ("tenant", "secret")) or "")[1:-1]
+    pairs = "ab", "bc", "ca"
+    names = _NAMES + [glue.join(pair) for glue in (*_GLUES, *glues) for pair in pairs]
     first: dict[str | None, Caller] = {}  # who has a salt
-    for caller in callers:
+    for caller in product(dict.fromkeys(names), repeat=2):
         salt = _salt_of(answer, caller)
         other = first.setdefault(salt, caller)
         if other != caller:
             message = "These two must not share blocks, and have one salt."
             lines = [f"salt_for({a!r}, {b!r})" for a, b in (other, caller)]
-            raise Wrong(message, "two salts", repr(salt), *lines)
-    for varied in ("tenant", "cache_salt"):
-        _check_digest(answer, varied)
+            raise Wrong(message, "two salts", repr(salt), lines)
+    chance = random.Random(0)
+    spied = ["".join(chance.choices(ascii_lowercase, k=_LETTERS)) for _ in range(_SAMPLES)]
+    spied.append(f"{spied[0][:-1]}?")  # like the first but for a letter
+    _check_digest(answer, [(name, None) for name in spied])
+    _check_digest(answer, [("a", name) for name in spied])
     return (
-        f"{len(callers)} callers, each against each: callers that may share do, and no caller "
+        f"{len(first)} callers, each against each: callers that may share do, and no caller "
         "learns of another's prompt."
     )
 
@@ -175,47 +186,20 @@ def _salt_of(answer: Any, caller: Caller) -> str | None:
     return salt
 
 
-def _callers(salt: str) -> list[Caller]:
-    """Return callers that are hard to tell apart, simple ones first.
-
-    Args:
-        salt: the answer's for ("tenant", "secret"); it may show what is put between the two.
-    """
-    glues = re.split("tenant|secret", salt)[1:-1]
-    callers: list[Caller] = [("a", None), ("b", None), ("a", "b"), ("a", "c"), ("b", "c")]
-    for glue in (*_GLUES, *glues):
-        callers += [("a", f"b{glue}c"), (f"a{glue}b", "c"), (f"c{glue}a", "b")]
-    callers += product(_PARTS, _PARTS)
-    # With a length in front that has no end, 1 and "1..." are 11 and "...".
-    callers += [("1", 11 * "a" + "b"), (11 * "a", "b")]
-    for name in (*_ALIKE, *_ALIKE_IF_CUT):
-        callers += [(name, "b"), ("b", name)]
-    return list(dict.fromkeys(callers))
-
-
-def _check_digest(answer: Any, varied: str) -> None:
-    """Raise `Wrong` if a spy can compute a name that gets another's salt.
-
-    Args:
-        answer: the reader's function.
-        varied: which of the two the spy chooses, "tenant" or "cache_salt".
-    """
-    chance = random.Random(0)
-    names = ["".join(chance.choices(ascii_lowercase, k=_LETTERS)) for _ in range(_SAMPLES)]
-    names.append(names[0][:-1] + chr(ord(names[0][-1]) ^ 1))  # like the first but for a letter
-    line = f"salt_for({varied}={names[0]!r})"
-    with trying(line, expected="a salt"):
-        salts = [answer(name, None) if varied == "tenant" else answer("a", name) for name in names]
-        columns = list(zip(*(salt or "" for salt in salts), strict=False))
-        bits = sum(log2(len(set(column))) for column in columns)
-        vary = [column for column in columns if len(set(column)) > 1]
-        changed = sum(column[0] != column[-1] for column in vary)
-        is_hash = len(vary) >= _LETTERS or changed >= 0.75 * len(vary)
-        if bits < _ENOUGH_BITS - 0.1 or not is_hash:
-            message = (
-                f"Of a {varied} of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; "
-                f"another last letter changes {changed} of {len(vary)} characters.\nA spy who has "
-                "read your code finds a name with another's salt. Write both values out, or take "
-                "a\ncryptographic hash."
-            )
-            raise Wrong(message, f"{_ENOUGH_BITS} bits, nearly all of them changed", salts[0])
+def _check_digest(answer: Any, callers: Sequence[Caller]) -> None:
+    """Raise `Wrong` if the salts of callers whose names are random have too few bits."""
+    salts = [_salt_of(answer, caller) or "" for caller in callers]
+    columns = [set(column) for column in zip(*salts, strict=False)]
+    bits = sum(log2(len(column)) for column in columns)
+    vary = [i for i, column in enumerate(columns) if len(column) > 1]
+    changed = sum(salts[0][i] != salts[-1][i] for i in vary)
+    is_written = len(vary) >= _LETTERS
+    if bits < _ENOUGH_BITS - 0.1 or (not is_written and changed < 0.75 * len(vary)):
+        message = (
+            f"Of a name of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; another "
+            f"last letter changes {changed} of {len(vary)} characters.\nA spy who has read your "
+            "code finds a name with another's salt. Write both values out, or take a\n"
+            "cryptographic hash."
+        )
+        line = "salt_for({!r}, {!r})".format(*callers[0])
+        raise Wrong(message, f"{_ENOUGH_BITS} bits, nearly all of them changed", salts[0], [line])

@@ -15,8 +15,8 @@ from pagedlab.loading import TINY_MODEL
 from pagedlab.model import load_model
 from pagedlab.sampling import sample_rows
 from pagedlab_lessons.baseline import generate_baseline
-from pagedlab_lessons.checks import check
-from pagedlab_lessons.checks.n05 import Served
+from pagedlab_lessons.checks.n02 import search_pool, search_tables
+from pagedlab_lessons.checks.n05 import Served, search_cache
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.checks.protocol import (
     Function,
@@ -25,73 +25,65 @@ from pagedlab_lessons.checks.protocol import (
     compare,
     compared,
     exercise,
-    exercise_of_methods,
     normal,
     trying,
 )
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
+_KEPT = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"
 
-def _free_blocks(pool: Function, *lines: str) -> str:
+
+def _free_blocks(pool: Function, line: str) -> str:
     """Return how many blocks are free and cached in a pool of two after these operations."""
-    names = {"pool": pool(2, 16)}
-    for line in lines:
-        exec(line, names)  # noqa: S102 - a line of my_pool
+    names: dict[str, Any] = {"MyPool": pool}
+    exec(f"{_KEPT}; {line}", names)  # noqa: S102 - lines of my_pool
     return f"{names['pool'].num_free} free, {names['pool'].num_cached} of them cached"
 
 
-@exercise_of_methods("num_free", "refcount", "allocate", "share", "release")
-def my_pool(answer: Any) -> Any:
+@exercise
+def my_pool(answer: Any) -> str:
     """A subclass of `BlockPool` with these five methods of its own."""
-    result = check.block_pool(answer)
-    if result.status != "passed":
-        return result
-    kept = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"
-    keep = kept.partition("; ")[2]
-    cases = [
-        (keep,),
-        (keep, "pool.share(a)"),
-        (keep, "pool.share(a)", "pool.release(a)"),
-        (keep, "b = pool.allocate()"),
-        (keep, "b = pool.allocate()", "pool.release(b)", "c = pool.allocate()"),
-        (keep, "b = pool.allocate()", "c = pool.allocate()"),
-    ]
+    search_pool(answer)
+    lines = (
+        "",
+        "pool.share(a)",
+        "pool.share(a); pool.release(a)",
+        "pool.allocate(); pool.allocate()",
+    )
     compare(
         answer,
         BlockPool,
-        cases,
-        lambda *_: (
+        [(line,) for line in lines],
+        lambda _: (
             "A kept block is cached when it is free: share revives it, allocate evicts it last."
         ),
         through=_free_blocks,
-        told=lambda _, *lines: [kept, *lines],
+        told=lambda line: [_KEPT, line],
     )
     return "Counts, free list and cached blocks are right, after every operation that was tried."
 
 
-@exercise_of_methods("fork", "append", "free")
-def my_table(answer: Any) -> Any:
+@exercise
+def my_table(answer: Any) -> str:
     """A subclass of `BlockTable` with fork, append and free of its own."""
-    return check.copy_on_write(answer)
+    search_tables(answer, ("append", "fork", "free"))
+    return "Forks share every block, and a write copies at most the last one."
 
 
-@exercise_of_methods("match", "register")
-def my_cache(answer: Any) -> Any:
+@exercise
+def my_cache(answer: Any) -> str:
     """A subclass of `PrefixCache` with match and register of its own."""
-    result = check.prefix_cache(answer)
-    if result.status != "passed":
-        return result
+    search_cache(answer)
 
     class Collides(answer):
         def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
             """The same names for all prompts."""
             return [bytes([i]) for i in range(len(token_ids) // self.pool.block_size)]
 
-    prompts = [1, 2, 3, 4, 5], [6, 7, 3, 4, 5]
-    with trying(*(f"serve({each})" for each in prompts), setup="blocks of 2, names that collide"):
+    with trying("serve([1, 2, 3])", "serve([6, 7, 3])", setup="blocks of 2, names that collide"):
         served = Served(Collides, 8, 2)
-        for prompt in prompts:
-            served.serve(prompt)
+        served.serve([1, 2, 3])
+        served.serve([6, 7, 3])
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 
@@ -109,16 +101,8 @@ def _of_batch(attention: Function, lengths: list[int], new: list[int]) -> Any:
     through=_of_batch,
     told=lambda lengths, new: [f"my_attention(...)  # {lengths} keys, {new} queries, blocks of 4"],
 )
-def my_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    seq_lens: Tensor,
-    query_starts: Tensor,
-) -> Tensor:
+def my_attention(*batch: Any) -> Tensor:
     """A function with the arguments of `paged_attention`, for any ragged batch."""
-    batch = q, k_cache, v_cache, block_tables, seq_lens, query_starts
     return paged_attention(*batch, backend="concat")
 
 
@@ -142,7 +126,7 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
     return [len(sequence.token_ids) for sequence in sequences]
 
 
-@exercise_of_methods("schedule")
+@exercise
 def my_scheduler(answer: Any) -> str:
     """A subclass of `Scheduler` with `schedule` of its own."""
     compare(
@@ -178,22 +162,22 @@ def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]
     return sample_rows(logits, params, numbers)
 
 
-@exercise_of_methods("advance")
+def _generated(
+    kind: type[LLM], prompts: list[Any], params: list[SamplingParams]
+) -> list[list[int]]:
+    """Return the tokens of each text that a kind of engine writes."""
+    llm = kind(load_model(TINY_MODEL, "cpu", verbose=False), num_blocks=16, verbose=False)
+    done = poisoned(llm).generate(prompts, params)
+    return [output.token_ids for completion in done for output in completion.outputs]
+
+
+@exercise
 def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
-    model = load_model(TINY_MODEL, "cpu", verbose=False)
     asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
-    prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
+    prompts = [[5, 6, 7, 8, 9], [5, 6, 7]]
     with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
-        got, expected = (
-            [
-                [output.token_ids for output in completion.outputs]
-                for completion in poisoned(kind(model, num_blocks=16, verbose=False)).generate(
-                    prompts, asked
-                )
-            ]
-            for kind in (answer, LLM)
-        )
+        got, expected = (_generated(kind, prompts, asked) for kind in (answer, LLM))
         agree(expected, got, "The tokens of the three texts:")
     return "Plan, copies, batch, forward pass, tokens: a step."
 
@@ -211,7 +195,7 @@ def my_engine(answer: Any) -> str:
     with trying("generate(prompts)", "generate(prompt, SamplingParams(n=2, temperature=1))"):
         llm.pool.subscribe(lambda event: seen.update([event.kind]))
         done = llm.generate(prompts, asked)
-        preemptions = llm.stats.preemptions
+        seen["preemption"] = llm.stats.preemptions
         one, other = (output.token_ids for output in llm.generate(prompts[3], samples)[0].outputs)
         right = generate_baseline(model, prompts, 12, ignore_eos=True).token_ids
         for prompt, expected, completion in zip(prompts, right, done, strict=True):
@@ -219,13 +203,9 @@ def my_engine(answer: Any) -> str:
             agree(expected, tokens, f"The tokens after the prompt {prompt}:")
         if one == other:
             raise Wrong("Two samples with two seeds differ.", "two texts", one)
-        for what, number in (
-            ("hits in the prefix cache", llm.prefix_cache.stats.hit_tokens),
-            ("copies", seen["copy"]),
-            ("preemptions", preemptions),
-        ):
-            if not number:
-                raise Wrong(f"In so small a pool an engine has {what}.", "at least 1", number)
+        for what in ("hit", "copy", "preemption"):
+            if not seen[what]:
+                raise Wrong(f"In so small a pool there is a {what}.", "at least 1", 0)
         llm.prefix_cache.clear()
         llm.pool.check([])
     proves = "Eight answers of transformers, with hits, copies and preemptions; no block is lost."

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import cycle, islice
 from numbers import Number
 from typing import Any, Literal, TypeVar
@@ -90,7 +90,7 @@ class CheckResult:
     """The result of a check.
 
     Args:
-        status: "passed", "failed", "not attempted" or "not finished" (some methods are written).
+        status: "passed", "failed" or "not attempted" (a part is still a stub).
         message: what the answer proves, or what is wrong with it.
         setup: the line of Python that starts the counterexample.
         operations: the lines of Python that lead to the difference; empty if the check passed.
@@ -99,7 +99,7 @@ class CheckResult:
         name: name of the check.
     """
 
-    status: Literal["passed", "failed", "not attempted", "not finished"]
+    status: Literal["passed", "failed", "not attempted"]
     message: str
     setup: str = ""
     operations: tuple[str, ...] = ()
@@ -125,6 +125,7 @@ class CheckResult:
         return f'<pre style="{style}">{title}\n{html.escape(body)}</pre>'
 
 
+@dataclass(eq=False)
 class Wrong(Exception):
     """The answer is wrong.
 
@@ -136,19 +137,11 @@ class Wrong(Exception):
         setup: the line that they begin with.
     """
 
-    def __init__(
-        self,
-        message: str,
-        expected: Any = "",
-        got: Any = "",
-        *operations: str,
-        setup: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.expected = expected
-        self.got = got
-        self.operations = operations
-        self.setup = setup
+    message: str
+    expected: Any = ""
+    got: Any = ""
+    operations: Sequence[str] = ()
+    setup: str = ""
 
 
 # Registering --------------------------------------------------------------------------------------
@@ -171,19 +164,21 @@ def exercise(function: Callable[[Any], str]) -> Check:
     Raises:
         ValueError: If the series has a check of this name.
     """
-    return _register(function.__name__, function)
+    name = function.__name__
+    if name in MODULE_OF and not function.__module__.startswith("pagedlab_lessons.checks."):
+        raise ValueError(
+            f"the series has a check {name!r}; choose a name that is not in dir(check)"
+        )
 
+    def run(answer: Any) -> CheckResult:
+        return replace(_judge(function, answer), name=name)
 
-def exercise_of_methods(*methods: str) -> Callable[[Callable[[Any], str]], Check]:
-    """Register a check of a class, as `exercise` does.
-
-    If some of the methods are written, an unfinished class is "not finished" instead of "not
-    attempted".
-
-    Args:
-        methods: names of the methods that are stubs in the notebook.
-    """
-    return lambda function: _register(function.__name__, function, methods)
+    run.__name__ = name
+    run.__module__ = function.__module__
+    wanted = inspect.cleandoc(function.__doc__ or "see the notebook")
+    run.__doc__ = f"Check an answer and return a CheckResult.\n\nThe answer: {wanted}"
+    REGISTERED[name] = run
+    return run
 
 
 def compared(
@@ -211,51 +206,29 @@ def compared(
         raise ValueError(
             f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
         )
-    kept = copy.deepcopy(cases)
 
     def register(right: _Right) -> _Right:
-        compare(right, right, kept, **options)
+        compare(right, right, cases, **options)
 
+        @wraps(right, updated=())
         def compare_all(answer: Any) -> str:
-            compare(answer, right, kept, **options)
-            return proves.replace("{}", str(len(kept)))
+            compare(answer, right, cases, **options)
+            return proves.replace("{}", str(len(cases)))
 
-        compare_all.__module__ = right.__module__
-        compare_all.__doc__ = right.__doc__
-        _register(name or right.__name__, compare_all)
+        compare_all.__name__ = name or right.__name__
+        exercise(compare_all)
         return right
 
     return register
 
 
-def _register(name: str, function: Callable[[Any], str], methods: Sequence[str] = ()) -> Check:
-    if name in MODULE_OF and not function.__module__.startswith("pagedlab_lessons.checks."):
-        raise ValueError(
-            f"the series has a check {name!r}; choose a name that is not in dir(check)"
-        )
-
-    def run(answer: Any) -> CheckResult:
-        return replace(_judge(function, answer, methods), name=name)
-
-    run.__name__ = name
-    run.__module__ = function.__module__
-    wanted = inspect.cleandoc(function.__doc__ or "see the notebook")
-    run.__doc__ = f"Check an answer and return a CheckResult.\n\nThe answer: {wanted}"
-    REGISTERED[name] = run
-    return run
-
-
-def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) -> CheckResult:
+def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
     """Run a check on an answer. Nothing but an interrupt leaves this function as an error."""
     try:
         with in_time():
             missing = to_write(answer)
-            written = [each for each in methods if hasattr(answer, each) and each not in missing]
             if missing:
-                message = f"Still to write: {', '.join(missing)}."
-                if not written:
-                    return CheckResult("not attempted", message)
-                return CheckResult("not finished", f"Written: {', '.join(written)}. {message}")
+                return CheckResult("not attempted", f"Still to write: {', '.join(missing)}.")
             found = function(answer)
             # Another check may have judged.
             return found if isinstance(found, CheckResult) else CheckResult("passed", found)
@@ -264,8 +237,8 @@ def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) 
     except NotImplementedError as error:
         message = text_of(error) or "Your code still raises NotImplementedError."
         return CheckResult("not attempted", message)
-    except Wrong as error:
-        return _failed(error)
+    except Wrong as wrong:
+        return _failed(wrong)
     except BaseException as error:
         # The answer has a form that the check did not foresee, or it is exit() and its kin.
         return _failed(Wrong("Your answer stops the check.", "no error", explain(error)))
@@ -273,15 +246,14 @@ def _judge(function: Callable[[Any], Any], answer: Any, methods: Sequence[str]) 
 
 def _failed(wrong: Wrong) -> CheckResult:
     """Return the result for a wrong answer. Long texts are shortened."""
-    texts = str(wrong), wrong.setup, text_of(wrong.expected), text_of(wrong.got)
-    message, setup, expected, got = map(_shortened, texts)
-    return CheckResult(
-        "failed", message, setup, tuple(map(_shortened, wrong.operations)), expected, got
-    )
+    texts = wrong.message, wrong.setup, wrong.expected, wrong.got, *wrong.operations
+    message, setup, expected, got, *operations = map(_shortened, texts)
+    return CheckResult("failed", message, setup, tuple(operations), expected, got)
 
 
-def _shortened(text: str) -> str:
-    """Return at most `MAX_TEXT` characters of a text, and say how many there are."""
+def _shortened(value: Any) -> str:
+    """Return at most `MAX_TEXT` characters of a value's text, and say how many there are."""
+    text = text_of(value)
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}... ({len(text):,} characters in all)"
@@ -367,7 +339,7 @@ def trying(
     except BaseException as error:  # exit() and its kin too: the reader gets a verdict
         if isinstance(error, StillRunning):
             message = "Your code does not end."
-        raise Wrong(message, expected, explain(error), *operations, setup=setup) from None
+        raise Wrong(message, expected, explain(error), operations, setup) from None
 
 
 def compare(
@@ -407,7 +379,7 @@ def compare(
     for case in cases:
         call = f"{name}({', '.join(map(_written, case))})"
         lines = told(*case) if told else [call]
-        words = why(*copy.deepcopy(case)) if why else ""
+        words = why(*case) if why else ""
         expected = result(right, case)
         with trying(*lines, expected=_written(expected)):
             got = result(answer, case)
@@ -518,12 +490,9 @@ def shown(expected: Any, got: Any, within: float = 1e-9) -> tuple[str, str]:
     """Return both values in words; of large tensors, the row with the first number that differs."""
     if not is_tensor(expected) or shape(got) != shape(expected) or expected.numel() <= 8:
         return _written(expected), _written(got)
-    *row, column = first_wrong(expected, got, within)
-    first = column // 8 * 8
-    columns = f"{first or ''}:{first + 8}"
-    where = f" at [{', '.join([*map(str, row), columns])}]"
-    right, yours = (say(x[tuple(row)][first : first + 8]) for x in (expected, got))
-    return right + where, yours + where
+    *row, _ = first_wrong(expected, got, within)
+    right, yours = (f"{say(x[tuple(row)])} at {row}" for x in (expected, got))
+    return right, yours
 
 
 def _written(x: Any) -> str:
@@ -636,7 +605,7 @@ def _shrunk(start: Callable[[], Trial], wrong: Wrong) -> Wrong:
     """Return a shorter counterexample: operations are left out as long as it still fails."""
     for i in reversed(range(len(wrong.operations))):
         try:
-            replay(start, wrong.operations[:i] + wrong.operations[i + 1 :])
+            replay(start, [*wrong.operations[:i], *wrong.operations[i + 1 :]])
         except Wrong as shorter:
             return _shrunk(start, shorter)
     return wrong

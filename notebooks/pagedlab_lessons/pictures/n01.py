@@ -183,7 +183,7 @@ def memory_maps(runs: Mapping[str, Simulated], step: int) -> Drawing:
             used = sample.slots["used"] / run.num_slots
             tail = f"{used:.0%} used; {sample.running} running, {sample.waiting} waiting"
         else:
-            sample = Sample(step, 0, 0, {}, [])
+            sample = Sample(0, 0, {}, [])
             tail = f"all have finished, after {len(run.samples)} steps"
         items += [title(name, tail), partial(_moment, name, run.num_slots, sample)]
     return page(f"Step {step}: the same requests in four memories", *items)
