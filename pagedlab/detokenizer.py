@@ -70,12 +70,14 @@ class Detokenizer:
             is_whole: whether no token follows. Then the text ends with a character that is
                 incomplete.
         """
-        for token_id in token_ids[self._num_read :]:
-            self._num_read += 1
-            self.push(token_id)
-        if is_whole and not self._is_whole:
+        rest = token_ids[self._num_read :]
+        self._num_read = len(token_ids)
+        if not is_whole:
+            for token_id in rest:
+                self.push(token_id)
+        elif not self._is_whole:
             self._is_whole = True
-            self._add(_added(self._before, self._decode(self._ids)))
+            self._add(_added(self._before, self._decode(self._ids + rest)))
 
     def push(self, token_id: int) -> None:
         """Read one token."""

@@ -268,10 +268,15 @@ class LLM:
         it, the next call drops all requests: their outputs end with the reason "error", and the
         next step returns them, too.
         """
+        completions = self._step()
+        dropped, self._dropped = self._dropped, []
+        return dropped + completions
+
+    def _step(self) -> list[Completion]:
+        """Run one step, as `generate` and `stream` do. Who calls `step` hears what was dropped."""
         began = time.perf_counter()
         with self.whole():
-            completions = self._dropped + self.advance()
-            self._dropped = []
+            completions = self.advance()
         self.stats.seconds += time.perf_counter() - began
         if self._inbox:
             self.catch_up()
@@ -553,7 +558,7 @@ class LLM:
                     raise ValueError(f"{where}{error}") from None
             for completion in completions:
                 while not completion.finished:
-                    self.step()
+                    self._step()
                 _raise_if_dropped(completion)
         finally:
             for completion in completions:
@@ -586,7 +591,7 @@ class LLM:
         [output] = completion.outputs
         try:
             while not completion.finished:
-                self.step()
+                self._step()
                 if piece := output.take():
                     yield piece
             if rest := output.take():  # steps of others may have finished it
