@@ -24,12 +24,8 @@ function headers() {
 }
 
 let onRecorded = () => {}; // the stage's, once it is there
-/**
- * @type {{
- *   step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null
- * }}
- */
-const values = { step: -1, live: true, lag: 0.5, ended_last: true, recorded: null };
+/** @type {{step: number, live: boolean, lag: number, recorded: Recording | null}} */
+const values = { step: -1, live: true, lag: 0.5, recorded: null };
 const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],

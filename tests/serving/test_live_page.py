@@ -112,11 +112,9 @@ def test_on_a_phone_both_running_answers_are_seen_although_others_ended_before(t
         page.get_by_role("button", name="Ask for two answers").click()
         page.locator(".ps-text.ps-running").nth(1).wait_for()
         page.locator('[data-op="play"]').click()  # it stays at this step
-        states = page.locator(".ps-text").evaluate_all("texts => texts.map(text => text.classList[1])")
-        assert states[:2] == ["ps-running", "ps-running"]
         assert page.evaluate(SEEN) == [True, True]
         assert page.locator(".pl-shared").count() > 0
-        assert page.locator(".pl-block").count() == 64, "of a large pool the rows that are in use"
+        assert page.locator(".pl-block").count() == 64, "of a large pool the first blocks and those in use"
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert not violations(page)
 

@@ -1,7 +1,7 @@
 // Controls above a drawing that Python makes, or that a list holds where there is no Python
 // (frames.js). One question is open at a time, and the latest values win.
 
-import { makeRoot } from "./keyboard.js";
+import { makeRoot, roving } from "./keyboard.js";
 import { find, findInput, html, listenTo, Markup, show, withData } from "./markup.js";
 import { format } from "./words.js";
 
@@ -34,17 +34,13 @@ const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
 const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
 const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
-const BUSY_AFTER = 150; // milliseconds
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-page
-/** @type {Record<string, number>} Parts that a key moves on. */
-const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-
 /** The attributes of each kind of control. */
 const INPUTS = {
   slider: html`type="range" class="pl-scrubber"`,
   switch: html`type="checkbox" role="switch"`,
-  text: html`type="text" spellcheck="false" data-own-enter`,
+  text: html`type="text" class="pl-amount" spellcheck="false" data-own-enter`,
 };
 
 /** One view of a drawing and its controls. */
@@ -52,8 +48,6 @@ class ExploreView {
   isWaiting = false;
   /** Whether to ask again as soon as the answer is there. */
   hasMore = false;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  busyTimer = undefined;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   playTimer = undefined;
   /** @type {string | null} The slider that plays. */
@@ -90,8 +84,8 @@ class ExploreView {
     this.picture = find(this.root, ".px-picture");
     this.said = find(this.root, ".px-say");
     this.longest = find(this.root, ".px-longest");
-    this.busy = find(this.root, ".px-busy");
     host.append(this.root);
+    this.keepTabStop = roving(this.picture, PART, () => 1);
     this.showValues();
     this.onDrawn();
     this.listen();
@@ -109,7 +103,7 @@ class ExploreView {
     this.root.addEventListener("pointerdown", ({ target }) => {
       if (!partOf(target)) this.lightUp(null);
     });
-    this.picture.addEventListener("focusin", ({ target }) => this.onFocus(partOf(target)));
+    this.picture.addEventListener("focusin", ({ target }) => this.lightUp(partOf(target)));
     this.picture.addEventListener("focusout", () => this.lightUp(null));
     this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
@@ -122,7 +116,6 @@ class ExploreView {
   /** Stops what would go on without the page. */
   remove() {
     clearInterval(this.playTimer);
-    clearTimeout(this.busyTimer);
     this.resized?.disconnect();
     this.stopListening?.();
   }
@@ -130,8 +123,7 @@ class ExploreView {
   /** @returns {Markup} */
   page() {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
-      ${noteTemplate(this.controls)}
-      <span class="px-busy" role="status"></span></div>
+      ${noteTemplate(this.controls)}</div>
       <div class="px-room"><p class="px-headline" aria-hidden="true"></p>
         <div class="px-picture"></div></div>
       <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
@@ -197,10 +189,7 @@ class ExploreView {
     this.number += 1;
     this.isWaiting = true;
     this.hasMore = false;
-    clearTimeout(this.busyTimer);
-    this.busyTimer = setTimeout(() => {
-      this.busy.textContent = "computing …";
-    }, BUSY_AFTER);
+    this.picture.classList.add("px-waiting");
     this.model.set("asked", { number: this.number, at: this.values });
     this.model.save_changes();
   }
@@ -261,33 +250,6 @@ class ExploreView {
 
   // ---- the drawing
 
-  /** The parts of the drawing that say, light up or set something. */
-  parts() {
-    return /** @type {HTMLElement[]} */ ([...this.picture.querySelectorAll(PART)]);
-  }
-
-  /**
-   * Makes a part the only Tab stop of the drawing.
-   *
-   * @param {number} place
-   */
-  setTabStop(place) {
-    this.parts().forEach((part, i) => {
-      part.setAttribute("tabindex", i === place ? "0" : "-1");
-    });
-  }
-
-  /**
-   * A part that the focus reached lights up.
-   *
-   * @param {HTMLElement | null} part
-   */
-  onFocus(part) {
-    if (!part) return;
-    this.setTabStop(this.parts().indexOf(part));
-    this.lightUp(part);
-  }
-
   /**
    * Lights up the parts that share a word of their links with this one, and says what it is.
    *
@@ -320,21 +282,14 @@ class ExploreView {
   }
 
   /**
-   * Arrow keys move the focus from part to part, and Enter chooses. Other keys
-   * are left alone.
+   * Enter chooses, as a click does. Other keys are left alone.
    *
    * @param {KeyboardEvent} event
    */
   onKey(event) {
-    const part = partOf(event.target);
-    if (!part) return;
-    const parts = this.parts();
-    const next = parts[parts.indexOf(part) + ARROWS[event.key]];
-    if (next) {
-      event.preventDefault();
-      next.focus();
+    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) {
+      this.choose(partOf(event.target));
     }
-    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) this.choose(part);
   }
 
   // ---- what the model says
@@ -344,8 +299,7 @@ class ExploreView {
     const drawn = this.model.get("drawn");
     if (drawn.number < this.number) return;
     this.isWaiting = false;
-    clearTimeout(this.busyTimer);
-    this.busy.textContent = "";
+    this.picture.classList.remove("px-waiting");
     this.showDrawing(drawn.html);
     if (this.hasMore) this.send();
   }
@@ -364,12 +318,7 @@ class ExploreView {
     const shown = isVariant ? narrow : wide;
     // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
     show(this.picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`)));
-    this.setTabStop(
-      Math.max(
-        0,
-        this.parts().findIndex(({ tabIndex }) => tabIndex === 0),
-      ),
-    );
+    this.keepTabStop();
     this.lightUp(this.lit?.isConnected ? this.lit : null);
     // The variant for a narrow page has no headline of its own: its name is one.
     const svg = isVariant ? find(this.picture, "svg") : null;
@@ -393,7 +342,7 @@ class ExploreView {
 
   /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
   keepRoom() {
-    for (const part of this.parts()) {
+    for (const part of this.picture.querySelectorAll("[data-say]")) {
       const said = part.getAttribute("data-say") ?? "";
       if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
     }
