@@ -183,7 +183,8 @@ def test_the_drawing_says_what_was_recorded():
             when = f"steps {step} to {last}" if last > step else f"step {step}"
             says.append(f"{row.name}, {KINDS[kind]}, {when}")
             step = last + 1
-        says[0] = f"{row.name}, step {pointed}, {told(row, pointed) or 'not there'}"
+        now = f"{row.name}, step {pointed}, {told(row, pointed) or 'not there'} · "
+        says[0] = says[0].replace(f"{row.name}, ", now, 1)
         assert [say for _, say, _ in drawn if say.startswith(f"{row.name}, ")] == says
     bars = [say for link, say, _ in drawn if link.startswith("step-")]
     assert bars[0] == "step 1, tokens computed: 24 prefill"
@@ -204,7 +205,8 @@ def test_the_slider_moves_the_words_and_the_blocks():
         assert {(block, link) for block, link in blocks if link in sequences} == held
         assert len(blocks) == 12
         for row in timeline.run.rows:
-            assert (row.name, f"{row.name}, step {step}, {told(row, step) or 'not there'}", "") in drawn
+            said = f"{row.name}, step {step}, {told(row, step) or 'not there'} · "
+            assert any(say.startswith(said) for _, say, _ in drawn)
     timeline.seek(10**6)
     assert timeline.values["step"] == timeline.run.steps
 

@@ -364,7 +364,7 @@ def _lane(row: Row, number: int, step: int, after: Replay | None) -> Lane:
         when = f"steps {first} to {last}" if last > first else f"step {first}"
         say = f"{row.name}, {KINDS[kind]}, {when}"
         if not bars:  # it is pointed at with the words
-            say = f"{row.name}, step {step}, {said or 'not there'}"
+            say = f"{row.name}, step {step}, {said or 'not there'} · {KINDS[kind]}, {when}"
         drawn = Cells(first - 1, last, LOOKS[kind], sequence_color(number))
         bars.append(Bar([drawn], [row.name], say, kind))
         first = last + 1
