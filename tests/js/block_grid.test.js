@@ -37,7 +37,6 @@ function forked(change = {}) {
     next: { s1: "Append to it." },
     presets: ["Examples …", "beam search"],
     usual: 5,
-    calls: "share(0) · share(1)",
     position: "Step 2 of 2",
     alert: "",
     spoken: "fork s0",
@@ -157,7 +156,7 @@ test("what Python says is text", () => {
     blocks: [0, null],
     next: ATTACK,
   };
-  model.change("state", forked({ ...words, tables: [table], focus: ATTACK, calls: ATTACK }));
+  model.change("state", forked({ ...words, tables: [table], focus: ATTACK }));
   assert.equal(host.querySelectorAll("img").length, 0);
   assert.equal(find(".pl-alert").textContent, ATTACK);
 });

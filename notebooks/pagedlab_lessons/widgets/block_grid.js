@@ -34,7 +34,6 @@ import { plural } from "./words.js";
  * @property {number} steps
  * @property {string} position in words
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
- * @property {string} calls calls of the pool in this step
  * @property {string} alert what went wrong
  * @property {string} spoken what a screen reader says
  * @property {{goal: string, said: string, is_done: boolean, hint: string, solve: string} | null}
@@ -206,11 +205,11 @@ class GridView extends PoolView {
 
   /** The steps so far, and a slider to go back. */
   history() {
-    const { step, steps, position, calls, log } = this.state;
+    const { step, steps, position, log } = this.state;
     const entries = log.map(([text, bad], i) => {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
-    return html`${scrubber(position, steps)}<p class="pl-calls">${calls}</p>
+    return html`${scrubber(position, steps)}
         <ol class="pl-log" aria-label="steps so far" tabindex="0">${entries}</ol>`;
   }
 

@@ -14,6 +14,7 @@ import traitlets
 
 from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
+from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
@@ -21,6 +22,7 @@ from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, ex
 from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
+from pagedlab_lessons.widgets.reading import columns_of
 from pagedlab_lessons.widgets.session import Session
 
 
@@ -44,7 +46,7 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
+    state = traitlets.Dict().tag(sync=True)  # what the page shows, as block_grid.js says
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class BlockPoolWidget(Page):
 
     @property
     def pool(self) -> Any:
-        """The pool that is driven; None if its class could not be called."""
+        """The pool that is driven."""
         return self.session.pool
 
     @property
@@ -190,11 +192,21 @@ class BlockPoolWidget(Page):
         reading = session.reading
         last = session.last
         problems = [*last.problems, *reading.problems]
-        grid = reading.snapshot(session.colors)
-        tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
+        copying = sum(len(table.blocks) for table in reading.tables.values())
+        tokens = max(0, copying - reading.used) * session.block_size
         self._serial += 1
         self.state = {
-            **grid,
+            "block_size": session.block_size,
+            "columns": columns_of(session.num_blocks),
+            "counts": reading.counts,
+            "tables": [
+                {"name": name, **table._asdict(), **sequence_look(session.colors[name])}
+                for name, table in reading.tables.items()
+            ],
+            "used": reading.used,
+            "free": reading.free,
+            "shared": reading.shared,
+            "copying": copying,  # blocks in use if each sequence had its own copies
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
@@ -208,7 +220,6 @@ class BlockPoolWidget(Page):
             "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
             "copies": list(map(list, last.copies)),
-            "calls": " · ".join(last.calls),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
