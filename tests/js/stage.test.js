@@ -123,10 +123,14 @@ test("a recording below the screen waits until its squares are seen, or a reader
   let tell;
   globalThis.IntersectionObserver = class {
     constructor(callback) {
-      tell = (isIntersecting) => callback([{ isIntersecting }]);
+      tell = (isIntersecting) => this.isObserving && callback([{ isIntersecting }]);
     }
-    observe() {}
-    disconnect() {}
+    observe() {
+      this.isObserving = true;
+    }
+    disconnect() {
+      this.isObserving = false;
+    }
   };
   for (const isMoved of [false, true]) {
     open(threeAnswers(), -1);

@@ -264,14 +264,13 @@ function challengeTemplate({ goal, said, is_done: isDone, hint }) {
       <details><summary>Hint</summary>${hint}</details></div>`;
 }
 
-const grid = {
-  /**
-   * @param {{model: PoolModel, el: HTMLElement}} context
-   * @returns {() => void} what removes the grid
-   */
-  render({ model, el }) {
-    const view = new GridView(model, el);
-    return () => view.remove();
-  },
-};
-export default grid;
+/**
+ * @param {{model: PoolModel, el: HTMLElement}} context
+ * @returns {() => void} what removes the grid
+ */
+function render({ model, el }) {
+  const view = new GridView(model, el);
+  return () => view.remove();
+}
+
+export default { render };

@@ -9,7 +9,7 @@ import { wordRuns } from "./word_runs.js";
 import { percent, plural } from "./words.js";
 
 /**
- * @import { PoolModel, Table } from "./blocks.js"
+ * @import { PoolModel } from "./blocks.js"
  * @import { Markup } from "./markup.js"
  * @import { Recording, SequenceState } from "./replay.js"
  */
@@ -26,8 +26,6 @@ const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
-const FALL = 700; // milliseconds, at most
-const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
 const FIRST_BLOCKS = 64; // of a large pool, which are always drawn
 const MOST_BLOCKS = 1024; // that are drawn
@@ -58,8 +56,6 @@ class StageView extends PoolView {
     super(model, host, "what the engine did, step by step");
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
-    /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
-    this.playsWhenSeen = false;
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -71,9 +67,13 @@ class StageView extends PoolView {
       "change:step": () => this.onStep(),
       "change:live": () => this.paint(),
     });
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
-      rootMargin: SEEN_ABOVE,
-    });
+    // It plays as soon as the squares are on the screen, unless the reader moved it before.
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        if (entries.some(({ isIntersecting }) => isIntersecting)) this.play(true);
+      },
+      { rootMargin: SEEN_ABOVE },
+    );
     this.restart();
   }
 
@@ -125,8 +125,9 @@ class StageView extends PoolView {
   onRecording() {
     /** @type {Recording} */
     const recording = this.model.get("recorded");
-    const grew = beginsLike(recording, this.recording);
-    if (grew) {
+    const known = this.recording.steps;
+    const grew = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
+    if (grew && recording.steps.length >= known.length) {
       this.replay.recording = recording;
       this.paint();
     } else {
@@ -177,16 +178,8 @@ class StageView extends PoolView {
     else {
       this.goTo(this.firstStep);
       // below the screen, nobody would see the squares change
-      this.playsWhenSeen = this.lastStep > 0;
       this.seen.observe(find(this.root, ".pl-blocks"));
     }
-  }
-
-  /** @param {IntersectionObserverEntry[]} entries */
-  onSeen(entries) {
-    if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
-    this.seen.disconnect();
-    if (this.playsWhenSeen) this.play(true);
   }
 
   /** @param {number} step */
@@ -198,7 +191,7 @@ class StageView extends PoolView {
   /** @param {boolean} on */
   play(on) {
     clearTimeout(this.timer);
-    this.playsWhenSeen = false;
+    this.seen.disconnect();
     this.isPlaying = on;
     if (on) {
       const speed = this.currentSpeed();
@@ -269,10 +262,9 @@ class StageView extends PoolView {
     const end = block.getBoundingClientRect();
     // At the edge of the stage a word is beside the middle of its block, so it stays inside.
     const across = percent(end.left - frame.left + end.width / 2, frame.width);
-    const time = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
     return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
       top: ${end.top - frame.top}px; --high: ${end.height}px;
-      animation-duration: ${time}ms">${word}</span>`;
+      animation-duration: min(0.7s, 2s / ${this.speed})">${word}</span>`;
   }
 
   // ---- the page
@@ -299,7 +291,9 @@ class StageView extends PoolView {
     );
     const { counts, kept } = replay;
     const { copies = [], hits = [] } = replay.now;
-    const tables = texts.filter(({ blocks }) => blocks.length).map(tableOf);
+    const tables = texts
+      .filter(({ blocks }) => blocks.length)
+      .map((text) => ({ ...text, ...lookOf(text.look) }));
     this.paintPool({ size: recording.block_size, counts, tables, copies }, shown, (blockId) => ({
       kept: !counts[blockId] && kept[blockId],
       found: hits.includes(blockId),
@@ -369,9 +363,9 @@ class StageView extends PoolView {
     });
     return html`<div class="ps-controls">
         <span class="pl-group">
-          ${controlButton("play", this.playLabel)}
-          ${controlButton("back", "‹", "one step back")}
-          ${controlButton("on", "›", "one step on")}</span>
+          <button class="pl-button" data-op="play">${this.playLabel}</button>
+          <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
+          <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
         <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
         ${scrubber(this.position, this.lastStep)}</div>`;
   }
@@ -406,18 +400,6 @@ class StageView extends PoolView {
 }
 
 /**
- * Whether a recording begins with all the steps of another one.
- *
- * @param {Recording} recording
- * @param {Recording} known
- * @returns {boolean}
- */
-function beginsLike(recording, known) {
-  if (recording.steps.length < known.steps.length) return false;
-  return JSON.stringify(recording.steps[0]) === JSON.stringify(known.steps[0]);
-}
-
-/**
  * Lines of words that there is room for.
  *
  * @param {number} numTexts
@@ -426,16 +408,6 @@ function beginsLike(recording, known) {
 function rowsOfEach(numTexts) {
   if (numTexts <= 2) return 9;
   return numTexts <= 4 ? 4 : 2;
-}
-
-/**
- * @param {string} op
- * @param {string} text
- * @param {string} [label] what a screen reader says, if not the text
- * @returns {Markup}
- */
-function controlButton(op, text, label = text) {
-  return html`<button class="pl-button" data-op="${op}" aria-label="${label}">${text}</button>`;
 }
 
 /**
@@ -454,23 +426,12 @@ function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
 }
 
 /**
- * The block table of a sequence.
- *
- * @param {SequenceState} text
- * @returns {Table}
- */
-function tableOf({ name, look, tokens, blocks }) {
-  return { name, tokens, blocks, ...lookOf(look) };
-}
-
-/**
  * @param {{model: PoolModel, el: HTMLElement}} context
  * @returns {() => void} what removes the stage
  */
-function renderStage({ model, el }) {
+function render({ model, el }) {
   const view = new StageView(model, el);
   return () => view.remove();
 }
 
-const stage = { render: renderStage };
-export default stage;
+export default { render };

@@ -13,8 +13,8 @@ import { html } from "./markup.js";
  * @typedef {object} WordRun
  * @property {number | null} entry of the block table; null if the words have no block yet
  * @property {boolean} isPrompt
- * @property {string | null} role null for words to read; of what a chat template added, the role
- *   that it begins, or ""
+ * @property {string | undefined} role undefined for words to read; of what a chat template added,
+ *   the role that it begins
  * @property {string} words
  */
 
@@ -33,7 +33,7 @@ export function wordRuns(text, { kept, counts }, blockSize) {
     const id = text.lastBlocks[run.entry ?? -1] ?? -1;
     const released = kept[id] && !counts[id] ? "kept" : "released";
     const state = isHolding ? "held" : released;
-    const endsBlock = run.entry !== runs.slice(i + 1).find(isSeen)?.entry;
+    const endsBlock = run.entry !== runs[i + 1]?.entry;
     return runTemplate(run, id, id < 0 ? "new" : state, endsBlock);
   });
 }
@@ -59,6 +59,8 @@ function runTemplate({ entry, isPrompt, role, words }, id, state, endsBlock) {
 }
 
 /**
+ * The runs of words, without those that a chat template added and that nobody reads.
+ *
  * @param {SequenceState} text
  * @param {number} stop the position of the first word without a block
  * @param {number} blockSize
@@ -68,21 +70,13 @@ function runsOf({ words, prompt, roles }, stop, blockSize) {
   /** @type {WordRun[]} */
   const runs = [];
   words.forEach((word, position) => {
+    const role = roles[position];
+    if (role === "") return;
     const entry = position < stop ? Math.floor(position / blockSize) : null;
     const isPrompt = position < prompt;
-    const role = roles[position] ?? null;
     const run = runs.at(-1);
     if (run?.entry === entry && run.isPrompt === isPrompt && run.role === role) run.words += word;
     else runs.push({ entry, isPrompt, role, words: word });
   });
-  return runs.filter((run) => run.role !== "");
-}
-
-/**
- * Whether a run has something that can be seen: a prompt may end with spaces alone.
- *
- * @param {WordRun} run
- */
-function isSeen({ role, words }) {
-  return Boolean(role) || words.trim() !== "";
+  return runs;
 }
