@@ -18,7 +18,7 @@ from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
@@ -134,11 +134,7 @@ class BlockPoolWidget(Page):
         Args:
             name: one of `PRESETS`.
         """
-        operations = example(
-            PRESETS[one_of("preset", name, PRESETS)],
-            self.session.num_blocks,
-            self.session.block_size,
-        )
+        operations = PRESETS[one_of("preset", name, PRESETS)]
         self.session.reset()
         for operation in operations:
             if self.session.do(*operation).error:

@@ -101,13 +101,11 @@ class Guess(Page):
             marks["you said"] = self.value
         low = min(0, *marks.values())
         high = max(0, *marks.values())
-        length = high - low or 1
-        spans = [
-            f'<span style="--at:{100 * (number - low) / length:.1f}%">'
-            f"{name} <b>{self._say(number)}</b></span>"
+        scale = f'min="{low}" max="{high}"'
+        return "".join(
+            f'<p><meter {scale} value="{number}"></meter> {name} <b>{self._say(number)}</b></p>'
             for name, number in marks.items()
-        ]
-        return f'<div class="pg-scale">{"".join(spans)}</div>'
+        )
 
     def __repr__(self) -> str:
         asked_for = "the answer is folded away" if self.reveals else self.unit or "a number"
