@@ -1,14 +1,11 @@
 """The recording loses nothing, and the stage shows what was recorded. test_browser.py looks at the page."""
 
-import asyncio
 import json
 import re
-import time
 
 import pytest
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.widgets import Stage
-from pagedlab_lessons.widgets import stage as module
 from pagedlab_lessons.widgets.opening import unpacked
 from pagedlab_lessons.widgets.picture import picture_of_stage, words_of
 
@@ -90,24 +87,16 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny):
     assert "Once upon a time , there was a cat" not in words_in(stage.picture().drawing())
 
 
-def test_updates_are_throttled_and_the_last_step_is_always_sent(monkeypatch):
-    """Also where requests go on, but nobody asks for another step."""
-    monkeypatch.setattr(module, "INTERVAL", 0.05)
-
-    async def generate():
-        engine, sent = FakeEngine(num_blocks=200), []
-        stage = Stage(engine)
-        stage.observe(sent.append, "recorded")
-        engine.add("a", 1)
-        for _ in range(500):
-            engine.step()
-        deadline = time.monotonic() + 20
-        while len(stage.recorded["steps"]) < 501:
-            assert time.monotonic() < deadline, "the last step was not sent"
-            await asyncio.sleep(0.01)
-        return len(sent)
-
-    assert asyncio.run(generate()) < 100
+def test_updates_are_throttled_and_the_end_sends_the_last_step():
+    engine, sent = FakeEngine(num_blocks=200), []
+    stage = Stage(engine)
+    stage.observe(sent.append, "recorded")
+    engine.add("a", 1)
+    for _ in range(500):
+        engine.step()
+    stage.end()
+    assert len(stage.recorded["steps"]) == 501
+    assert len(sent) < 100
 
 
 def test_a_large_pool_is_drawn_in_part_and_counted_in_full():

@@ -390,7 +390,7 @@ class StageView extends PoolView {
    */
   textTemplate(text) {
     const { color, pattern } = lookOf(text.look);
-    const words = wordRuns(text, this.replay, this.recording.block_size);
+    const words = wordRuns(text, this.recording.block_size);
     return html`<div class="ps-text ps-${text.state}" style="--c: ${color}; --look: ${text.look}"
         data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
