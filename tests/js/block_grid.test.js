@@ -138,7 +138,7 @@ test("a screen reader hears names and what happened", () => {
 });
 
 test("what Python says is text", () => {
-  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK };
+  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK, solution: ATTACK };
   const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
   const words = {
     next: { [ATTACK]: ATTACK },

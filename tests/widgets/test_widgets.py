@@ -266,17 +266,11 @@ def test_no_readers_class_breaks_the_page(wrong, rng):
 @pytest.mark.parametrize("name", CHALLENGES)
 def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name, pool):
     widget = BlockPoolWidget(pool, challenge=name)
-    length = len(operations(widget.challenge.solution))
-    for step in range(1, length + 1):
+    for verb, sequence, n, _ in operations(widget.challenge.solution):
         assert widget.state["challenge"]["said"].startswith("Not yet: ")
-        widget.solve()
-        assert widget.state["step"] == step
+        widget.do(verb, sequence, n)
         assert not widget.session.last.problems
-    challenge = widget.state["challenge"]
-    assert challenge["said"] == f"Done. {widget.challenge.why}"
-    assert click(widget, "solve")["step"] == 1, "once more"
-    widget.do("new", "mine", 1)
-    assert click(widget, "solve")["step"] == 1, "the reader went elsewhere"
+    assert widget.state["challenge"]["said"] == f"Done. {widget.challenge.why}"
 
 
 FORKED = "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append s2 10, append s3 10"

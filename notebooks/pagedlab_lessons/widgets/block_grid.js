@@ -1,7 +1,7 @@
 // Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
-import { blockOf, counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
+import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
 import { classes, find, findInput, html, show } from "./markup.js";
 import { plural } from "./words.js";
 
@@ -36,7 +36,7 @@ import { plural } from "./words.js";
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {string} alert what went wrong
  * @property {string} spoken what a screen reader says
- * @property {{goal: string, said: string, is_done: boolean, hint: string, solve: string} | null}
+ * @property {{goal: string, said: string, is_done: boolean, hint: string, solution: string} | null}
  *   challenge
  */
 
@@ -64,9 +64,10 @@ class GridView extends PoolView {
   onClick(target) {
     const button = /** @type {HTMLElement | null} */ (target.closest("[data-op]"));
     const row = /** @type {HTMLElement | null} */ (target.closest("[data-sequence]"));
+    const block = /** @type {HTMLElement | null} */ (target.closest("[data-block]"));
     if (button) this.onButton(button);
     else if (row) this.selected = row.dataset.sequence;
-    else this.selectNextReader(blockOf(target));
+    else this.selectNextReader(Number(block?.dataset.block));
     this.paint();
   }
 
@@ -85,10 +86,10 @@ class GridView extends PoolView {
   /**
    * Selects a sequence that lists the block; a second click selects the next one.
    *
-   * @param {number | null} blockId
+   * @param {number} blockId
    */
   selectNextReader(blockId) {
-    const names = (this.owners[blockId ?? -1] ?? []).map(({ name }) => name);
+    const names = (this.owners[blockId] ?? []).map(({ name }) => name);
     const place = names.indexOf(this.selected ?? "");
     this.selected = names[place + 1] ?? names[0] ?? this.selected;
   }
@@ -257,11 +258,11 @@ function optionsOf(names) {
  * @param {NonNullable<GridState["challenge"]>} challenge
  * @returns {Markup}
  */
-function challengeTemplate({ goal, said, is_done: isDone, hint }) {
+function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
   return html`<div class="pl-goal ${isDone ? "pl-done" : ""}">
       <p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
-      <button class="pl-button" data-op="solve">Next step of a solution</button>
-      <details><summary>Hint</summary>${hint}</details></div>`;
+      <details><summary>Hint</summary>${hint}</details>
+      <details><summary>A solution</summary>${solution}</details></div>`;
 }
 
 /**

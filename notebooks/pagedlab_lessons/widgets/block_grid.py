@@ -19,7 +19,6 @@ from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
-from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
 from pagedlab_lessons.widgets.reading import columns_of
@@ -141,20 +140,6 @@ class BlockPoolWidget(Page):
                 break
         self._show()
 
-    def solve(self) -> None:
-        """Show one more step of the challenge's solution, from the first one after other steps."""
-        if self.challenge is None:
-            raise ValueError(
-                'there is no challenge: make the widget with challenge="one_copy" or another name'
-            )
-        steps = operations(self.challenge.solution)
-        done = tuple(entry.operation for entry in self.session.log[: self.session.cursor])
-        if done != steps[: len(done)] or done == steps:
-            self.session.reset()
-            done = ()
-        self.session.do(*steps[len(done)])
-        self._show()
-
     def picture(self) -> Picture:
         """Return the present state as a drawing and as text, for where no widget runs."""
         return picture_of_grid(self.state)
@@ -165,7 +150,7 @@ class BlockPoolWidget(Page):
         """Answer a message of the page: do the operation, or show why not."""
         try:
             match message:
-                case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
+                case {"op": "undo" | "redo" | "reset" as verb}:
                     getattr(self, verb)()
                 case {"op": "seek", "step": int(step)}:
                     self.seek(step)
@@ -252,4 +237,5 @@ class BlockPoolWidget(Page):
             "said": f"Not yet: {'; '.join(missing)}." if missing else f"Done. {challenge.why}",
             "is_done": not missing,
             "hint": challenge.hint,
+            "solution": challenge.solution,
         }

@@ -1,6 +1,6 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
-import { makeRoot, roving } from "./keyboard.js";
+import { makeRoot, pointing, roving } from "./keyboard.js";
 import { classes, find, html, listenTo, showList, withData } from "./markup.js";
 import { format, percent, plural } from "./words.js";
 
@@ -39,6 +39,7 @@ import { format, percent, plural } from "./words.js";
  * @property {(event: string, listener: () => void) => void} off
  */
 
+const BLOCK = "[data-block]"; // a node of a block
 const MOST_BANDS = 4; // owners that are drawn in one block
 
 /** The page of a pool, on which everything that belongs to the block pointed at lights up. */
@@ -71,13 +72,7 @@ export class PoolView {
   listen(modelListeners) {
     this.root.addEventListener("click", ({ target }) => this.onClick(target));
     this.root.addEventListener("input", ({ target }) => this.onInput(target));
-    for (const event of ["pointerover", "focusin"]) {
-      this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
-    }
-    this.root.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
-    });
-    this.root.addEventListener("focusout", () => this.point(null));
+    pointing(this.root, BLOCK, (node) => this.point(node && Number(node.dataset.block)));
     this.stopListening = listenTo(this.model, modelListeners);
     this.resized.observe(this.root);
   }
@@ -204,17 +199,6 @@ function insideOf(blockId, owners, size) {
   });
   return html`<span class="pl-bands">${bands}</span><span class="pl-id"
     aria-hidden="true">${blockId}</span>`;
-}
-
-/**
- * The block of the node under pointer or focus.
- *
- * @param {EventTarget | null} target
- * @returns {number | null}
- */
-export function blockOf(target) {
-  const place = /** @type {Element} */ (target).closest("[data-block]");
-  return place && Number(place.getAttribute("data-block"));
 }
 
 /**

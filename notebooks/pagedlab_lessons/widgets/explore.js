@@ -1,7 +1,7 @@
 // Controls above a drawing that Python makes, or that a list holds where there is no Python
 // (frames.js). One question is open at a time, and the latest values win.
 
-import { makeRoot, roving } from "./keyboard.js";
+import { makeRoot, pointing, roving } from "./keyboard.js";
 import { find, findInput, html, listenTo, Markup, show, withData } from "./markup.js";
 import { format } from "./words.js";
 
@@ -96,15 +96,10 @@ class ExploreView {
     this.controlBox.addEventListener("input", (event) => this.onInput(event));
     this.root.addEventListener("click", (event) => this.onClick(event));
     this.picture.addEventListener("keydown", (event) => this.onKey(event));
-    this.picture.addEventListener("pointerover", ({ target }) => this.lightUp(partOf(target)));
-    this.picture.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.lightUp(null); // what a finger touched stays lit
-    });
+    pointing(this.picture, PART, (part) => this.lightUp(part));
     this.root.addEventListener("pointerdown", ({ target }) => {
       if (!partOf(target)) this.lightUp(null);
     });
-    this.picture.addEventListener("focusin", ({ target }) => this.lightUp(partOf(target)));
-    this.picture.addEventListener("focusout", () => this.lightUp(null));
     this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
     this.stopListening = listenTo(this.model, {
@@ -214,7 +209,7 @@ class ExploreView {
     this.stopPlaying();
     if (wasPlaying) return;
     this.playing = name;
-    showOnButton(find(this.root, withData("play", name)), "❚❚", "pause");
+    find(this.root, withData("play", name)).ariaPressed = "true";
     const last = this.lastOption(name);
     if (this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
@@ -235,8 +230,8 @@ class ExploreView {
   stopPlaying() {
     clearInterval(this.playTimer);
     this.playing = null;
-    for (const button of this.root.querySelectorAll("[data-play]"))
-      showOnButton(button, "▶", "play");
+    for (const button of this.controlBox.querySelectorAll("[data-play]"))
+      button.ariaPressed = "false";
   }
 
   /**
@@ -374,18 +369,6 @@ function wordsOf(option) {
 }
 
 /**
- * Shows on a play button what a click on it will do.
- *
- * @param {Element} button
- * @param {string} sign
- * @param {string} label
- */
-function showOnButton(button, sign, label) {
-  button.textContent = sign;
-  button.setAttribute("aria-label", label);
-}
-
-/**
  * The part of the drawing that a node belongs to.
  *
  * @param {EventTarget | null} node
@@ -401,7 +384,7 @@ function partOf(node) {
  */
 function controlTemplate({ name, kind, fixed }) {
   const isSlider = kind === "slider";
-  const play = html`<button class="pl-button" data-play="${name}" aria-label="play">▶</button>`;
+  const play = html`<button class="pl-button" data-play="${name}" aria-label="play"></button>`;
   return html`<label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>
       <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>

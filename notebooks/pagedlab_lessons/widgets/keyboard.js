@@ -1,4 +1,4 @@
-// The root node of a widget, and the keyboard inside it.
+// The root node of a widget, and the keyboard and the pointer inside it.
 
 /**
  * The root node of a widget, whose keys do not reach the notebook.
@@ -85,4 +85,23 @@ export function roving(root, selector, columns) {
     next.focus();
   });
   return () => setTabStop(root.querySelector(`:is(${selector})[tabindex="0"]`) ?? parts()[0]);
+}
+
+/**
+ * Tells which part is under the pointer or has the focus; null if none is.
+ *
+ * @param {HTMLElement} root
+ * @param {string} selector of the parts
+ * @param {(part: HTMLElement | null) => void} tell
+ */
+export function pointing(root, selector, tell) {
+  for (const event of ["pointerover", "focusin"]) {
+    root.addEventListener(event, ({ target }) => {
+      tell(/** @type {Element} */ (target).closest(selector));
+    });
+  }
+  root.addEventListener("pointerleave", ({ pointerType }) => {
+    if (pointerType !== "touch") tell(null); // what a finger touched stays lit
+  });
+  root.addEventListener("focusout", () => tell(null));
 }
