@@ -1,4 +1,4 @@
-// The live page. The stage asks a model for `recorded`, `step` and `live`. Here the model is this
+// The live page. The stage asks a model for `recorded` and `live`. Here the model is this
 // page, which fetches what happened since the last time, four times a second. Above the stage is a
 // question to ask.
 
@@ -11,8 +11,8 @@ const PAUSE_WHEN_HIDDEN = 2000;
 const UNREACHABLE = "The server does not answer.";
 
 let onRecorded = () => {}; // the stage's, once it is there
-/** @type {{step: number, live: boolean, lag: number, recorded: Recording | null}} */
-const values = { step: -1, live: true, lag: 0.5, recorded: null };
+/** @type {{live: boolean, lag: number, recorded: Recording | null}} */
+const values = { live: true, lag: 0.5, recorded: null };
 const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],

@@ -18,15 +18,17 @@ beforeEach((context) => {
 
 afterEach(() => remove());
 
-/** Shows a recording at a step; -1 plays it. */
+/** Shows a recording at a step; null plays it. */
 function open(recorded, step = 0, more = {}) {
   remove();
   host.replaceChildren();
-  const model = new Model({ recorded, step, live: false, ...more });
+  const model = new Model({ recorded, live: false, ...more });
   remove = stage.render({ model, el: host });
+  if (step !== null) go(step);
   return model;
 }
 
+const go = (step) => type(find(".pl-scrubber"), String(step));
 const find = (selector) => host.querySelector(selector);
 const all = (selector) => [...host.querySelectorAll(selector)];
 const shownStep = () => Number(find(".ps-root").dataset.at);
@@ -35,12 +37,12 @@ const button = (op) => find(`[data-op="${op}"]`);
 
 test("each step of a recording is drawn as it is told, and the focus stays on a block", () => {
   const recording = threeAnswers();
-  const model = open(recording);
+  open(recording);
   const block = blockOf(1);
   block.focus();
   const counts = new Array(recording.drawn).fill(0);
   recording.steps.forEach((step, i) => {
-    model.change("step", i);
+    go(i);
     for (const [id, count] of Object.entries(step.counts ?? {})) counts[id] = count;
     const drawn = all(".pl-block").map((node) => Number(node.dataset.count));
     assert.deepEqual(drawn, counts, `step ${i}`);
@@ -96,7 +98,7 @@ test("the slider and the buttons move it", () => {
 });
 
 test("it plays to the end, and again from the step that its model names", (context) => {
-  open(recordingOf({}, {}, {}, {}), -1, { first: 1 });
+  open(recordingOf({}, {}, {}, {}), null, { first: 1 });
   for (const step of [1, 2, 3, 3]) {
     assert.equal(shownStep(), step);
     context.mock.timers.tick(step === 1 ? 125 : 1000);
@@ -108,7 +110,7 @@ test("it plays to the end, and again from the step that its model names", (conte
 
 test("a sentence stays until the next one, and long enough to be read", (context) => {
   const steps = [{ said: "Nothing is here." }, {}, { said: "Something is here." }, {}];
-  open(recordingOf(...steps), -1, { speed: 4, pause: 1500 });
+  open(recordingOf(...steps), null, { speed: 4, pause: 1500 });
   assert.equal(find(".ps-rate [selected]").value, "4");
   context.mock.timers.tick(1499);
   assert.equal(shownStep(), 0);
@@ -133,7 +135,7 @@ test("a recording below the screen waits until its squares are seen, or a reader
     }
   };
   for (const isMoved of [false, true]) {
-    open(threeAnswers(), -1);
+    open(threeAnswers(), null);
     tell(false);
     context.mock.timers.tick(5000);
     assert.equal(shownStep(), 0);
@@ -148,7 +150,7 @@ test("a recording below the screen waits until its squares are seen, or a reader
 test("a page that follows an engine does not fall back for ever, without motion, too", (context) => {
   for (const matches of [false, true]) {
     context.mock.method(globalThis, "matchMedia", () => ({ matches }));
-    const model = open(recordingOf({}), -1, { live: true, lag: 1 });
+    const model = open(recordingOf({}), null, { live: true, lag: 1 });
     model.change("recorded", recordingOf(...Array.from({ length: 1001 }, () => ({}))));
     for (let i = 0; i < 250; i += 1) context.mock.timers.tick(20);
     assert.ok(shownStep() > 900, String(shownStep()));
@@ -205,7 +207,7 @@ test("a block that a cache keeps says so, and words that were released point now
 });
 
 test("nothing goes on after the stage is removed", (context) => {
-  const model = open(threeAnswers(), -1);
+  const model = open(threeAnswers(), null);
   remove();
   context.mock.timers.tick(10_000);
   assert.equal(shownStep(), 0);

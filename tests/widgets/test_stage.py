@@ -58,10 +58,10 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path, tiny):
     assert path.stat().st_size < 6_000
     again = Stage(path)
     assert again.recorded == json.loads(json.dumps(stage.recorded))
-    assert (again.live, again.step) == (False, -1)
+    assert not again.live
     assert Stage(stage.recorded).picture().drawing() == stage.picture().drawing()
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 20, got 99"):
-        again.seek(99)
+        again.replay(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
     for wrong in (tmp_path / "other.json", {"steps": []}):
         with pytest.raises(ValueError, match="no recording of format 2"):

@@ -14,7 +14,7 @@ import { percent, plural } from "./words.js";
  * @import { Recording, SequenceState } from "./replay.js"
  */
 
-// The model has `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps
+// The model has `recorded`, a recording; `live`: more steps
 // will follow; and, where the page is to follow closely, `lag`: the seconds it may be late.
 // `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
 // `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
@@ -64,7 +64,6 @@ class StageView extends PoolView {
     this.replay = new Replay(model.get("recorded"));
     this.listen({
       "change:recorded": () => this.onRecording(),
-      "change:step": () => this.onStep(),
       "change:live": () => this.paint(),
     });
     // It plays as soon as the squares are on the screen, unless the reader moved it before.
@@ -136,11 +135,6 @@ class StageView extends PoolView {
     }
   }
 
-  /** The model names a step. */
-  onStep() {
-    if (this.model.get("step") !== this.step) this.restart();
-  }
-
   get recording() {
     return this.replay.recording;
   }
@@ -165,12 +159,10 @@ class StageView extends PoolView {
     return Boolean(this.model.get("live"));
   }
 
-  /** Shows the step that the model names, or plays from the first one. */
+  /** Plays from the first step. */
   restart() {
-    const step = this.model.get("step");
     this.play(false);
-    if (step >= 0) this.goTo(step);
-    else if (this.isLive) {
+    if (this.isLive) {
       // following an engine is no animation: without words that fall, each picture is just replaced
       this.goTo(this.firstStep);
       this.play(true);

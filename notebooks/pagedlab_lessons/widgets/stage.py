@@ -45,7 +45,6 @@ class Stage(Page):
     _esm: Any = script("stage")
     _css: Any = style("block_grid", "stage")
     recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
-    step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
     def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
@@ -74,12 +73,6 @@ class Stage(Page):
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
-    def seek(self, step: int) -> None:
-        """Show the state after that step; 0 is the state at first, -1 plays from there."""
-        if step >= 0:
-            self.replay(step)
-        self.step = step
-
     def replay(self, step: int | None = None) -> Replay:
         """The state after that step, in Python; None is the step with most to see."""
         recording = self.recorded
@@ -100,7 +93,7 @@ class Stage(Page):
 
     def opening(self) -> dict[str, str] | None:
         """Return the recording, for a page without a kernel."""
-        return opening("stage", {"recorded": self.replay(0).recording, "step": -1, "live": False})
+        return opening("stage", {"recorded": self.replay(0).recording, "live": False})
 
     def _on_step(self) -> None:
         if time.monotonic() >= self._due:
