@@ -193,7 +193,7 @@ class BlockPoolWidget(Page):
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
-            "next": {name: self._next(name, bool(problems)) for name in reading.tables},
+            "next": {name: self._next(name) for name in reading.tables},
             "alert": "\n".join(filter(None, [note, last.error, *problems])),
             "spoken": note or last.text,
             "step": session.cursor,
@@ -205,16 +205,9 @@ class BlockPoolWidget(Page):
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 
-    def _next(self, name: str, has_problems: bool) -> str:
+    def _next(self, name: str) -> str:
         """Say what the reader can do while this sequence is selected."""
         session = self.session
-        if session.cursor < len(session.log):
-            return (
-                f"This is step {session.cursor} of {len(session.log)}. What you do now replaces "
-                "the steps after it."
-            )
-        if has_problems:
-            return "The box with the red edge says what went wrong. Undo goes back one step."
         blocks, tokens = session.reading.tables[name]
         last = blocks[-1] if blocks else 0
         if tokens % session.block_size and session.reading.counts[last] > 1:

@@ -50,8 +50,6 @@ class ExploreView {
   hasMore = false;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   playTimer = undefined;
-  /** @type {string | null} The slider that plays. */
-  playing = null;
   /** @type {HTMLElement | null} The part that lights up. */
   lit = null;
   /** What the names of this drawing's patterns begin with. */
@@ -83,7 +81,6 @@ class ExploreView {
     this.room = find(this.root, ".px-room");
     this.picture = find(this.root, ".px-picture");
     this.said = find(this.root, ".px-say");
-    this.longest = find(this.root, ".px-longest");
     host.append(this.root);
     this.keepTabStop = roving(this.picture, PART, () => 1);
     this.showValues();
@@ -119,10 +116,8 @@ class ExploreView {
   page() {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
       ${noteTemplate(this.controls)}</div>
-      <div class="px-room"><p class="px-headline" aria-hidden="true"></p>
-        <div class="px-picture"></div></div>
-      <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
-        <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
+      <div class="px-room"><div class="px-picture"></div></div>
+      <p class="px-say" aria-live="polite">${this.caption}</p>`;
   }
 
   // ---- controls
@@ -194,53 +189,35 @@ class ExploreView {
   /** @param {MouseEvent} event */
   onClick(event) {
     const target = /** @type {HTMLElement} */ (event.target);
-    const name = target.dataset.play;
-    if (name !== undefined && this.controlBox.contains(target)) this.togglePlaying(name);
+    if (target.matches(".px-controls > [data-play]")) this.togglePlaying(target);
     else this.choose(target.closest("[data-set]"));
   }
 
   /**
    * Plays a slider from where it is, or once more from its first option; or pauses it.
    *
-   * @param {string} name
+   * @param {HTMLElement} button
    */
-  togglePlaying(name) {
-    const wasPlaying = this.playing === name;
+  togglePlaying(button) {
+    const wasPlaying = button.ariaPressed === "true";
     this.stopPlaying();
     if (wasPlaying) return;
-    this.playing = name;
-    find(this.root, withData("play", name)).ariaPressed = "true";
-    const last = this.lastOption(name);
+    button.ariaPressed = "true";
+    const { play: name = "" } = button.dataset;
+    const last = Number(findInput(this.root, withData("name", name)).max);
     if (this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
-    this.playTimer = setInterval(() => this.playOn(name), interval);
-  }
-
-  /**
-   * Goes to the next option. It waits for the drawing of the one before.
-   *
-   * @param {string} name
-   */
-  playOn(name) {
-    const place = Number(this.values[name]);
-    if (!this.root.isConnected || place >= this.lastOption(name)) this.stopPlaying();
-    else if (!this.isWaiting) this.ask(name, place + 1);
+    this.playTimer = setInterval(() => {
+      const place = Number(this.values[name]);
+      if (!this.root.isConnected || place >= last) this.stopPlaying();
+      else if (!this.isWaiting) this.ask(name, place + 1); // not before the drawing is there
+    }, interval);
   }
 
   stopPlaying() {
     clearInterval(this.playTimer);
-    this.playing = null;
     for (const button of this.controlBox.querySelectorAll("[data-play]"))
       button.ariaPressed = "false";
-  }
-
-  /**
-   * @param {string} name
-   * @returns {number}
-   */
-  lastOption(name) {
-    const control = this.controls.find((one) => one.name === name);
-    return control ? control.options.length - 1 : 0;
   }
 
   // ---- the drawing
@@ -317,8 +294,7 @@ class ExploreView {
     this.lightUp(this.lit?.isConnected ? this.lit : null);
     // The variant for a narrow page has no headline of its own: its name is one.
     const svg = isVariant ? find(this.picture, "svg") : null;
-    const headline = find(this.root, ".px-headline");
-    headline.textContent = svg?.getAttribute("aria-label") ?? "";
+    this.room.dataset.headline = svg?.getAttribute("aria-label") ?? "";
     this.keepRoom();
   }
 
@@ -335,12 +311,8 @@ class ExploreView {
     else this.showDrawing(this.model.get("drawn").html);
   }
 
-  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  /** Keeps the room that the largest drawing took: nothing below jumps. */
   keepRoom() {
-    for (const part of this.picture.querySelectorAll("[data-say]")) {
-      const said = part.getAttribute("data-say") ?? "";
-      if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
-    }
     if (this.width !== this.room.clientWidth) {
       this.width = this.room.clientWidth;
       this.room.style.minHeight = "";

@@ -26,18 +26,13 @@ def in_words(number: float) -> str:
     return f"{number:.{decimals}f}".rstrip("0").rstrip(".")
 
 
-# What readers did, by question: a cell that is run again has the guess that was typed before.
+# What readers typed, by question: a cell that is run again has the guess that was typed before.
 _typed: dict[str, str] = {}
-_skipped: set[str] = set()
 
 
 def _remember(change: Any) -> None:
-    """Note that a guess was typed or skipped."""
-    question = change.owner.question
-    if change.name == "typed":
-        _typed[question] = change.new
-    elif change.new:
-        _skipped.add(question)
+    """Note that a guess was typed."""
+    _typed[change.owner.question] = change.new
 
 
 class Guess(Page):
@@ -78,8 +73,6 @@ class Guess(Page):
                 and draws waits for the answer too.
         """
         revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
-        revealed.shown = self.question in _skipped
-        revealed.observe(_remember, names=["shown"])
         traitlets.link((self, "typed"), (revealed, "typed"))
         return revealed
 
