@@ -211,7 +211,7 @@ class GridView extends PoolView {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
     return html`${scrubber(position, steps)}
-        <ol class="pl-log" aria-label="steps so far" tabindex="0">${entries}</ol>`;
+        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
   }
 
   /**

@@ -40,6 +40,7 @@ import { format, percent, plural } from "./words.js";
  */
 
 const BLOCK = "[data-block]"; // a node of a block
+const SCROLLING = ".ps-texts, .ps-words, .pl-tables, .pl-log";
 const MOST_BANDS = 4; // owners that are drawn in one block
 
 /** The page of a pool, on which everything that belongs to the block pointed at lights up. */
@@ -124,7 +125,7 @@ export class PoolView {
           style="--columns: ${this.columns}" data-own></div>
         <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
       <p class="pl-detail" data-own></p>
-      <div class="pl-tables" role="group" aria-label="block tables" tabindex="0" data-own></div>`;
+      <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
   }
 
   /**
@@ -159,6 +160,11 @@ export class PoolView {
     showList(find(this.root, ".pl-tables"), [header, ...rows]);
     this.lightUp();
     this.keepTabStop();
+    const boxes = /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll(SCROLLING));
+    for (const box of boxes) {
+      const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+      box.tabIndex = scrolls ? 0 : -1; // its keys scroll it
+    }
   }
 }
 

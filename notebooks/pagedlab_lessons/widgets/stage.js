@@ -325,7 +325,7 @@ class StageView extends PoolView {
       <p class="pl-prompt">${said}</p>
       ${this.controls()}
       <div class="ps-main">
-        <div class="ps-texts" data-own role="group" aria-label="answers" tabindex="0"
+        <div class="ps-texts" data-own role="group" aria-label="answers"
           style="--rows: ${rowsOfEach(texts.size)}"></div>
         <div class="ps-side">${this.canvas()}
           <div class="pl-stats">${this.stats()}</div></div></div>
@@ -387,7 +387,7 @@ class StageView extends PoolView {
         data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <div class="ps-words" tabindex="0"><p>${words}</p></div></div>`;
+        <div class="ps-words"><p>${words}</p></div></div>`;
   }
 }
 
