@@ -50,7 +50,6 @@ MOST_NOTED = 100  # unknown fields that the log names
 MOST_NAME = 80  # characters of the name of such a field
 
 T = TypeVar("T")
-Names = Callable[[str | None], set[str]]
 SaltFor = Callable[[str | None, str | None], str | None]
 Asked = CompletionRequest | ChatRequest
 MakeChoice = Callable[[Piece], dict[str, Any]]
@@ -78,7 +77,7 @@ class LivePage(Protocol):
 
     files: Mapping[str, tuple[str, Callable[[], str]]]
 
-    def look(self, llm: LLM, tenant: str | None, since: int) -> dict[str, Any]:
+    def look(self, llm: LLM, since: int) -> dict[str, Any]:
         """Return the steps that the page does not have yet."""
 
 
@@ -277,7 +276,7 @@ async def _submit(
     serving.note_unknown(body)
     try:
         params = body.sampling(max_tokens)
-        ticket = Ticket(serving.engine, params, body.stream, tenant)
+        ticket = Ticket(serving.engine, params, body.stream)
         prompts = body.prompts()
         echoes = list[Echo]()
 
@@ -439,14 +438,11 @@ async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONRespons
     live = serving.live
     if live is None:
         raise ApiError(404, "this server has no live page")
-    return JSONResponse(await serving.engine.call(lambda llm: live.look(llm, tenant, since)))
+    return JSONResponse(await serving.engine.call(lambda llm: live.look(llm, since)))
 
 
 async def page(request: Request) -> Response:
-    """Return a file of the live page.
-
-    The files contain no data. The page reads these from /blocks, with an API key if keys are used.
-    """
+    """Return a file of the live page. The page reads its data from /blocks."""
     media_type, read = request.app.state.serving.live.files[request.url.path]
     policy = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data:"}
     return Response(read(), media_type=media_type, headers=policy)
@@ -487,7 +483,7 @@ def create_app(
     default_max_tokens: int = 256,
     allowed_hosts: Iterable[str] | None = LOOPBACK,
     loop: Loop = run_loop,
-    live_page: Callable[[Names | None], LivePage] | None = None,
+    live_page: Callable[[], LivePage] | None = None,
 ) -> FastAPI:
     """Return an app that serves an engine, and owns it from startup to shutdown.
 
@@ -501,13 +497,14 @@ def create_app(
         allowed_hosts: names that the server answers to; None for any. A page on the web can point
             its own name at 127.0.0.1, so that your browser sends requests with that name.
         loop: the loop of the engine's thread, see `run_loop`.
-        live_page: makes a page that shows the blocks; None for no page. pagedlab_lessons has one.
+        live_page: makes a page that shows all words and blocks; None for no page. With keys there
+            is none. pagedlab_lessons has one.
     """
     default_max_tokens = integer("default_max_tokens", default_max_tokens, 1)
     tenants = _tenants(api_keys)
     metrics = Metrics()
     engine = EngineThread(llm, max_waiting, metrics.observe, loop)
-    live = live_page(engine.names if tenants is not None else None) if live_page else None
+    live = live_page() if live_page and tenants is None else None
     card = {
         "id": llm.model.name,
         "object": "model",

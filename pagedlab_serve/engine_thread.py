@@ -142,15 +142,11 @@ class Ticket:
         owner: the thread that runs it.
         params: of all prompts.
         stream: whether there are pieces, or only the end.
-        tenant: owner of the API key; None without keys.
     """
 
-    def __init__(
-        self, owner: EngineThread, params: SamplingParams, stream: bool, tenant: str | None = None
-    ) -> None:
+    def __init__(self, owner: EngineThread, params: SamplingParams, stream: bool) -> None:
         self.params = params
         self.stream = stream
-        self.tenant = tenant
         self.completions: list[Completion] = []
         self.began = perf_counter()
         self.loop = asyncio.get_running_loop()
@@ -328,15 +324,6 @@ class EngineThread:
     def running(self) -> int:
         """Number of requests that have begun and not ended."""
         return len(self._tickets) - len(self._waiting)
-
-    def names(self, tenant: str | None) -> set[str]:
-        """Return the names of the tenant's running sequences."""
-        names = set[str]()
-        for sequence in self._llm.scheduler.running:
-            ticket = self._tickets.get(sequence.request_id)
-            if ticket is not None and ticket.tenant == tenant:
-                names.add(sequence.name)
-        return names
 
     def drop(self, ticket: Ticket) -> None:
         """Abort the requests of a ticket that are not finished."""

@@ -111,7 +111,6 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
         steps[int(step)]["said"] = caption
     return {
         "recorded": recording | {"steps": steps},
-        "step": -1,
         "first": 1,  # nothing is in memory before
         "speed": 4,  # slow enough that the words can be read
         "pause": 1500,  # milliseconds for a caption

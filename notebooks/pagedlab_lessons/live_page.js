@@ -1,4 +1,4 @@
-// The live page. The stage asks a model for `recorded`, `step` and `live`. Here the model is this
+// The live page. The stage asks a model for `recorded` and `live`. Here the model is this
 // page, which fetches what happened since the last time, four times a second. Above the stage is a
 // question to ask.
 
@@ -8,28 +8,11 @@ import stage from "./stage.js";
 
 const PAUSE = 250; // milliseconds between two fetches
 const PAUSE_WHEN_HIDDEN = 2000;
-const UNAUTHORIZED = 401; // the status of a request without a key that the server accepts
 const UNREACHABLE = "The server does not answer.";
 
-/** @type {string | null} The API key, if the server asks for one; null if the reader has none. */
-let key = "";
-
-/**
- * The headers that every request has.
- *
- * @returns {Record<string, string>}
- */
-function headers() {
-  return key ? { Authorization: `Bearer ${key}` } : {};
-}
-
 let onRecorded = () => {}; // the stage's, once it is there
-/**
- * @type {{
- *   step: number, live: boolean, lag: number, ended_last: boolean, recorded: Recording | null
- * }}
- */
-const values = { step: -1, live: true, lag: 0.5, ended_last: true, recorded: null };
+/** @type {{live: boolean, lag: number, recorded: Recording | null}} */
+const values = { live: true, lag: 0.5, recorded: null };
 const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],
@@ -47,8 +30,7 @@ let first = 0; // number of the first step that is here
 /** Fetches the new steps and shows them. */
 async function update() {
   const since = first + (values.recorded?.steps.length ?? 0);
-  const answer = await fetch(`blocks?since=${since}`, { headers: headers() });
-  if (answer.status === UNAUTHORIZED) key = prompt("The API key of this server:");
+  const answer = await fetch(`blocks?since=${since}`);
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error.message);
   const known = values.recorded;
@@ -63,7 +45,7 @@ async function update() {
   else stage.render({ model, el: /** @type {HTMLElement} */ (document.getElementById("stage")) });
 }
 
-/** Updates the page, says what went wrong, and comes again, unless it lacks a key. */
+/** Updates the page, says what went wrong, and comes again. */
 async function look() {
   let trouble = "";
   try {
@@ -73,7 +55,7 @@ async function look() {
     trouble = isUnreachable ? UNREACHABLE : String(/** @type {Error} */ (error).message);
   }
   troubleLine.textContent = trouble;
-  if (key !== null) setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
+  setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
 }
 
 const asking = /** @type {HTMLFormElement} */ (document.getElementById("ask"));
@@ -93,7 +75,7 @@ async function ask(number) {
   try {
     const answer = await fetch("v1/chat/completions", {
       method: "POST",
-      headers: { ...headers(), "Content-Type": "application/json" },
+      headers: { "Content-Type": "application/json" },
       body: JSON.stringify(asked),
     });
     const body = await answer.json();

@@ -255,7 +255,6 @@ def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page):
 
     stage.python("for i in range(3):\n    engine.add(f't{i}', 6 + i)\nfor _ in range(40):\n    engine.step()")
     stage.root.locator(".ps-rate").select_option("32")
-    wait_for(40)
     stage.python("engine.end(); live.end()")
     wait_for(41)
     for step in (41, 17, 0, 33, 34):

@@ -78,8 +78,12 @@ def first_cell_run(lab, path, root, text, **options):
 def click_challenge(page):
     goal = page.locator(".pl-goal:visible")
     root = goal.locator("xpath=..")
-    for step in range(8):
-        goal.locator('[data-op="solve"]').click()
+    clicks = [("60", "new", ""), *3 * [("14", "fork", "s0")], *(("14", "append", f"s{i}") for i in range(4))]
+    for step, (tokens, op, sequence) in enumerate(clicks):
+        root.locator(".pl-amount").fill(tokens)
+        if sequence:
+            root.locator(".pl-sequence").select_option(sequence)
+        root.locator(f'[data-op="{op}"]').click()
         root.locator(".pl-log li").nth(step).wait_for()
     goal.get_by_text("Done.").wait_for()
 

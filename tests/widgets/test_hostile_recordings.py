@@ -75,7 +75,7 @@ def test_recordings_as_they_are_written_are_played():
 
 
 PLAY = """async (recorded) => {
-    const values = { recorded, step: -1, live: false };
+    const values = { recorded, live: false };
     const model = { get: (name) => values[name], set() {}, save_changes() {}, on() {}, off() {} };
     widget.render({ model, el: document.body });
     await new Promise((done) => setTimeout(done, 3000));

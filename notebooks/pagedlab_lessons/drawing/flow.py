@@ -305,7 +305,7 @@ class Lanes:
 
     Args:
         lanes: from top to bottom.
-        stop: where the scale ends; it has a number every ten units.
+        stop: where the scale ends; it has a number every ten units, or fewer if it is long.
         now: where the line is.
         unit: of the scale.
         names: pixels left of the lanes.
@@ -332,7 +332,7 @@ class Lanes:
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
         scale = [(space.x, self.unit)]
-        for number in range(0, self.stop + 1, 10):
+        for number in range(0, self.stop + 1, 10 * (1 + self.stop // 250)):
             scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
         parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
         return Drawn(parts, bottom + 20)

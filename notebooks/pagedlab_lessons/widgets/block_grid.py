@@ -14,13 +14,14 @@ import traitlets
 
 from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
+from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge, example
-from pagedlab_lessons.widgets.operations import operations
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
+from pagedlab_lessons.widgets.reading import columns_of
 from pagedlab_lessons.widgets.session import Session
 
 
@@ -44,7 +45,7 @@ class BlockPoolWidget(Page):
 
     _esm: Any = script("block_grid")
     _css: Any = style("block_grid")
-    state = traitlets.Dict().tag(sync=True)  # what the page shows: `Reading.snapshot`, and more
+    state = traitlets.Dict().tag(sync=True)  # what the page shows, as block_grid.js says
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class BlockPoolWidget(Page):
 
     @property
     def pool(self) -> Any:
-        """The pool that is driven; None if its class could not be called."""
+        """The pool that is driven."""
         return self.session.pool
 
     @property
@@ -132,29 +133,11 @@ class BlockPoolWidget(Page):
         Args:
             name: one of `PRESETS`.
         """
-        operations = example(
-            PRESETS[one_of("preset", name, PRESETS)],
-            self.session.num_blocks,
-            self.session.block_size,
-        )
+        operations = PRESETS[one_of("preset", name, PRESETS)]
         self.session.reset()
         for operation in operations:
             if self.session.do(*operation).error:
                 break
-        self._show()
-
-    def solve(self) -> None:
-        """Show one more step of the challenge's solution, from the first one after other steps."""
-        if self.challenge is None:
-            raise ValueError(
-                'there is no challenge: make the widget with challenge="one_copy" or another name'
-            )
-        steps = operations(self.challenge.solution)
-        done = tuple(entry.operation for entry in self.session.log[: self.session.cursor])
-        if done != steps[: len(done)] or done == steps:
-            self.session.reset()
-            done = ()
-        self.session.do(*steps[len(done)])
         self._show()
 
     def picture(self) -> Picture:
@@ -167,7 +150,7 @@ class BlockPoolWidget(Page):
         """Answer a message of the page: do the operation, or show why not."""
         try:
             match message:
-                case {"op": "undo" | "redo" | "reset" | "solve" as verb}:
+                case {"op": "undo" | "redo" | "reset" as verb}:
                     getattr(self, verb)()
                 case {"op": "seek", "step": int(step)}:
                     self.seek(step)
@@ -190,17 +173,27 @@ class BlockPoolWidget(Page):
         reading = session.reading
         last = session.last
         problems = [*last.problems, *reading.problems]
-        grid = reading.snapshot(session.colors)
-        tokens = max(0, grid["copying"] - grid["used"]) * session.block_size
+        copying = sum(len(table.blocks) for table in reading.tables.values())
+        tokens = max(0, copying - reading.used) * session.block_size
         self._serial += 1
         self.state = {
-            **grid,
+            "block_size": session.block_size,
+            "columns": columns_of(session.num_blocks),
+            "counts": reading.counts,
+            "tables": [
+                {"name": name, **table._asdict(), **sequence_look(session.colors[name])}
+                for name, table in reading.tables.items()
+            ],
+            "used": reading.used,
+            "free": reading.free,
+            "shared": reading.shared,
+            "copying": copying,  # blocks in use if each sequence had its own copies
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
             "serial": self._serial,
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
-            "next": {name: self._next(name, bool(problems)) for name in reading.tables},
+            "next": {name: self._next(name) for name in reading.tables},
             "alert": "\n".join(filter(None, [note, last.error, *problems])),
             "spoken": note or last.text,
             "step": session.cursor,
@@ -208,21 +201,13 @@ class BlockPoolWidget(Page):
             "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
             "copies": list(map(list, last.copies)),
-            "calls": " · ".join(last.calls),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 
-    def _next(self, name: str, has_problems: bool) -> str:
+    def _next(self, name: str) -> str:
         """Say what the reader can do while this sequence is selected."""
         session = self.session
-        if session.cursor < len(session.log):
-            return (
-                f"This is step {session.cursor} of {len(session.log)}. What you do now replaces "
-                "the steps after it."
-            )
-        if has_problems:
-            return "The box with the red edge says what went wrong. Undo goes back one step."
         blocks, tokens = session.reading.tables[name]
         last = blocks[-1] if blocks else 0
         if tokens % session.block_size and session.reading.counts[last] > 1:
@@ -245,4 +230,5 @@ class BlockPoolWidget(Page):
             "said": f"Not yet: {'; '.join(missing)}." if missing else f"Done. {challenge.why}",
             "is_done": not missing,
             "hint": challenge.hint,
+            "solution": challenge.solution,
         }

@@ -1,6 +1,6 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
-import { makeRoot, roving } from "./keyboard.js";
+import { makeRoot, pointing, roving } from "./keyboard.js";
 import { classes, find, html, listenTo, showList, withData } from "./markup.js";
 import { format, percent, plural } from "./words.js";
 
@@ -16,14 +16,17 @@ import { format, percent, plural } from "./words.js";
  */
 
 /**
- * A sequence that lists a block.
+ * A sequence that lists a block: the number of the logical block, and the tokens in it.
  *
- * @typedef {object} Owner
- * @property {string} name
- * @property {string} color
- * @property {number} pattern
- * @property {number} index number of its logical block
- * @property {number} held tokens that it has in the block
+ * @typedef {Table & {index: number, held: number}} Owner
+ */
+
+/**
+ * @typedef {object} Pool
+ * @property {number} size tokens a block
+ * @property {number[]} counts reference count of each block
+ * @property {Table[]} tables
+ * @property {number[][]} copies [source, destination] of each copy of this step
  */
 
 /**
@@ -36,10 +39,19 @@ import { format, percent, plural } from "./words.js";
  * @property {(event: string, listener: () => void) => void} off
  */
 
+const BLOCK = "[data-block]"; // a node of a block
+const SCROLLING = ".ps-texts, .ps-words, .pl-tables, .pl-log";
 const MOST_BANDS = 4; // owners that are drawn in one block
 
 /** The page of a pool, on which everything that belongs to the block pointed at lights up. */
 export class PoolView {
+  columns = 8;
+  /** @type {number | null} The block under pointer or focus. */
+  pointed = null;
+  /** @type {Owner[][]} For each block the sequences that list it. */
+  owners = [];
+  stopListening = () => {};
+
   /**
    * @param {PoolModel} model
    * @param {HTMLElement} host
@@ -48,11 +60,8 @@ export class PoolView {
   constructor(model, host, label) {
     this.model = model;
     this.root = makeRoot(label);
-    this.keepTabStops = roving(this.root);
-    /** @type {number | null} The block under pointer or focus. */
-    this.pointed = null;
+    this.keepTabStop = roving(this.root, ".pl-block", () => this.columns);
     this.resized = new ResizeObserver(() => this.onResize());
-    this.stopListening = () => {};
     host.append(this.root);
   }
 
@@ -62,16 +71,9 @@ export class PoolView {
    * @param {Record<string, () => void>} modelListeners by the model's event
    */
   listen(modelListeners) {
-    this.root.addEventListener("click", (event) => this.onClick(event));
-    this.root.addEventListener("input", (event) => this.onInput(event));
-    this.root.addEventListener("keydown", (event) => this.onKey(event));
-    for (const event of ["pointerover", "focusin"]) {
-      this.root.addEventListener(event, ({ target }) => this.point(blockOf(target)));
-    }
-    this.root.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.point(null); // what a finger touched stays lit
-    });
-    this.root.addEventListener("focusout", () => this.point(null));
+    this.root.addEventListener("click", ({ target }) => this.onClick(target));
+    this.root.addEventListener("input", ({ target }) => this.onInput(target));
+    pointing(this.root, BLOCK, (node) => this.point(node && Number(node.dataset.block)));
     this.stopListening = listenTo(this.model, modelListeners);
     this.resized.observe(this.root);
   }
@@ -82,14 +84,11 @@ export class PoolView {
     this.stopListening();
   }
 
-  /** @param {MouseEvent} _event */
-  onClick(_event) {}
+  /** @param {any} _target */
+  onClick(_target) {}
 
-  /** @param {Event} _event */
-  onInput(_event) {}
-
-  /** @param {KeyboardEvent} _event */
-  onKey(_event) {}
+  /** @param {any} _target */
+  onInput(_target) {}
 
   /** The page was laid out anew, or for the first time. */
   onResize() {}
@@ -119,31 +118,93 @@ export class PoolView {
     find(this.root, ".pl-detail").textContent = this.describe(this.pointed);
   }
 
-  /**
-   * The place of blocks, block tables, and the sentence between them.
-   *
-   * @param {number} columns blocks a row
-   * @returns {Markup}
-   */
-  canvas(columns) {
+  /** The place of blocks, block tables, and the sentence between them. */
+  canvas() {
     return html`<div class="pl-canvas">
-        <div class="pl-blocks" role="grid" aria-label="physical blocks"
-          style="--columns: ${columns}" data-own></div>
+        <div class="pl-blocks" role="group" aria-label="physical blocks"
+          style="--columns: ${this.columns}" data-own></div>
         <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
       <p class="pl-detail" data-own></p>
-      <div class="pl-tables" role="grid" aria-label="block tables" data-own></div>`;
+      <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
+  }
+
+  /**
+   * Draws blocks and block tables.
+   *
+   * @param {Pool} pool
+   * @param {number[]} shown the blocks that are drawn
+   * @param {(blockId: number) => object} looks more classes of a block, see `classes`
+   */
+  paintPool({ size, counts, tables, copies }, shown, looks) {
+    this.owners = counts.map(() => []);
+    const rows = tables.map((table) => rowTemplate(table, size, this.owners));
+    const blocks = shown.map((blockId) => {
+      const count = counts[blockId];
+      const owners = this.owners[blockId];
+      const [source, destination] = [0, 1].map((side) =>
+        copies.some((copy) => copy[side] === blockId),
+      );
+      const state = { used: count, empty: !count, shared: count > 1, source, destination };
+      const css = classes({ block: true, ...state, ...looks(blockId) });
+      const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
+      // The style writes the count. As text it would join the number: block 3 with two owners
+      // would be read as "32".
+      return html`<button class="${css}" data-block="${blockId}" data-count="${count}"
+        aria-label="block ${blockId}, ${said}">${insideOf(blockId, owners, size)}</button>`;
+    });
+    showList(find(this.root, ".pl-blocks"), blocks);
+    const longest = Math.max(0, ...tables.map((table) => table.blocks.length));
+    const entries = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
+    const header = html`<div class="pl-table pl-entries" aria-hidden="true">
+      <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>`;
+    showList(find(this.root, ".pl-tables"), [header, ...rows]);
+    this.lightUp();
+    this.keepTabStop();
+    const boxes = /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll(SCROLLING));
+    for (const box of boxes) {
+      const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+      box.tabIndex = scrolls ? 0 : -1; // its keys scroll it
+    }
   }
 }
 
 /**
- * The block of the node under pointer or focus.
+ * The row of a block table. It adds the sequence to the owners of its blocks.
  *
- * @param {EventTarget | null} target
- * @returns {number | null}
+ * @param {Table} table
+ * @param {number} size tokens a block
+ * @param {Owner[][]} owners of each block
+ * @returns {Markup}
  */
-export function blockOf(target) {
-  const place = /** @type {Element} */ (target).closest("[data-block]");
-  return place && Number(place.getAttribute("data-block"));
+function rowTemplate(table, size, owners) {
+  const { name, color, pattern, tokens } = table;
+  const cells = table.blocks.map((blockId, index) => {
+    const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
+    owners[blockId]?.push(owner);
+    return html`<span class="pl-cell"
+      data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
+  });
+  return html`<div class="pl-table" style="--c: ${color}" data-sequence="${name}">
+    <span class="pl-name"><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+      <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
+    <div class="pl-strip">${cells}</div></div>`;
+}
+
+/**
+ * The inside of a block: a band for each owner, and its number.
+ *
+ * @param {number} blockId
+ * @param {Owner[]} owners
+ * @param {number} size tokens a block
+ * @returns {Markup}
+ */
+function insideOf(blockId, owners, size) {
+  const bands = owners.slice(0, MOST_BANDS).map(({ color, pattern, held }) => {
+    const empty = percent(size - held, size);
+    return html`<i class="pl-hatch pl-p${pattern}" style="--c: ${color}; --empty: ${empty}"></i>`;
+  });
+  return html`<span class="pl-bands">${bands}</span><span class="pl-id"
+    aria-hidden="true">${blockId}</span>`;
 }
 
 /**
@@ -170,155 +231,6 @@ export function scrubber(position, last) {
 export function counter(name, n, label = name) {
   return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
     <small>${label}</small></div>`;
-}
-
-/**
- * The classes of a block.
- *
- * @param {number} blockId
- * @param {number} count references
- * @param {number[][]} copies [source, destination] of each copy of this step
- * @param {Record<string, unknown>} more
- * @returns {string}
- */
-export function blockClass(blockId, count, copies, more) {
-  const [source, destination] = [0, 1].map((side) => copies.some((copy) => copy[side] === blockId));
-  const state = { used: count, empty: !count, shared: count > 1, source, destination };
-  return classes({ block: true, ...state, ...more });
-}
-
-/**
- * How many tokens of a sequence its logical block number `index` holds.
- *
- * @param {number} tokens tokens of the whole sequence
- * @param {number} index
- * @param {number} blockSize tokens a block
- * @returns {number}
- */
-function heldTokens(tokens, index, blockSize) {
-  return Math.max(0, Math.min(blockSize, tokens - index * blockSize));
-}
-
-/**
- * For each block the sequences that list it.
- *
- * @param {number} numBlocks
- * @param {Table[]} tables
- * @param {number} blockSize tokens a block
- * @returns {Owner[][]}
- */
-export function ownersOfBlocks(numBlocks, tables, blockSize) {
-  /** @type {Owner[][]} */
-  const owners = Array.from({ length: numBlocks }, () => []);
-  for (const { name, color, pattern, tokens, blocks } of tables) {
-    blocks.forEach((blockId, index) => {
-      const held = heldTokens(tokens, index, blockSize);
-      owners[blockId]?.push({ name, color, pattern, index, held });
-    });
-  }
-  return owners;
-}
-
-/**
- * The numbers of the blocks, row by row.
- *
- * @param {number} numBlocks
- * @param {number} columns
- * @returns {number[][]}
- */
-export function rowsOfBlocks(numBlocks, columns) {
-  const blockIds = [...Array(numBlocks).keys()];
-  const firsts = blockIds.filter((blockId) => blockId % columns === 0);
-  return firsts.map((first) => blockIds.slice(first, first + columns));
-}
-
-/**
- * What a block looks like.
- *
- * @typedef {object} BlockLook
- * @property {number} count references
- * @property {Owner[]} owners
- * @property {string} css its classes
- * @property {string} said what a screen reader says of it
- */
-
-/** @type {WeakMap<Element, string>} The looks of the blocks that each row shows. */
-const shownLooks = new WeakMap();
-
-/**
- * Shows rows of blocks. A row is looked at again only where a block of it looks different.
- *
- * @param {HTMLElement} root a widget
- * @param {number[][]} rows
- * @param {number} blockSize tokens a block
- * @param {(blockId: number) => BlockLook} lookOfBlock
- */
-export function showBlocks(root, rows, blockSize, lookOfBlock) {
-  const box = find(root, ".pl-blocks");
-  showList(
-    box,
-    rows.map(() => html`<div class="pl-row" role="row" data-own></div>`),
-  );
-  rows.forEach((row, r) => {
-    const looks = row.map(lookOfBlock);
-    const sign = JSON.stringify([row, looks]);
-    if (shownLooks.get(box.children[r]) === sign) return;
-    shownLooks.set(box.children[r], sign);
-    showList(
-      box.children[r],
-      row.map((blockId, i) => blockTemplate(blockId, looks[i], blockSize)),
-    );
-  });
-}
-
-/**
- * A block: a band for each owner, its number, and its reference count.
- *
- * @param {number} blockId
- * @param {BlockLook} look
- * @param {number} blockSize tokens a block
- * @returns {Markup}
- */
-function blockTemplate(blockId, { count, owners, css, said }, blockSize) {
-  const bands = owners.slice(0, MOST_BANDS).map(({ color, pattern, held }) => {
-    const empty = percent(blockSize - held, blockSize);
-    return html`<i class="pl-fill pl-hatch pl-p${pattern}"
-      style="--c: ${color}; --empty: ${empty}"></i>`;
-  });
-  // The style writes the count. As text it would join the number: block 3 with two owners would
-  // be read as "32".
-  return html`<button type="button" role="gridcell" tabindex="-1" class="${css}"
-    data-block="${blockId}" data-count="${count}" aria-label="block ${blockId}, ${said}"><span
-    class="pl-bands">${bands}</span><span class="pl-id"
-    aria-hidden="true">${blockId}</span></button>`;
-}
-
-/**
- * What names the row of a block table.
- *
- * @param {Table} table
- * @returns {Markup}
- */
-export function tableName({ name, pattern, tokens }) {
-  return html`<i class="pl-swatch pl-hatch pl-p${pattern}"></i>
-    <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span>`;
-}
-
-/**
- * The entries of a block table, side by side.
- *
- * @param {Table} table
- * @param {number} blockSize tokens a block
- * @returns {Markup}
- */
-export function tableStrip({ blocks, ...table }, blockSize) {
-  const cells = blocks.map((blockId, index) => {
-    const held = heldTokens(table.tokens, index, blockSize);
-    const said = `${table.name}’s logical block ${index}, ${plural(held, "token")}`;
-    const look = { count: 0, owners: [{ ...table, index, held }], css: "pl-cell", said };
-    return blockTemplate(blockId, look, blockSize);
-  });
-  return html`<div class="pl-strip" role="presentation">${cells}</div>`;
 }
 
 /**

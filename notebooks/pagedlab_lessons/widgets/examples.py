@@ -1,38 +1,19 @@
 """Examples that the block grid plays, and goals to reach on it. Both are data, in examples.json.
 
-The operations of an example fit any pool: "2.25b" are as many tokens as fill 2.25 blocks, rounded
-up; {quarter} is a quarter of the pool's blocks, and {rest} is what three quarters leave.
+The examples are for 64 blocks of 16 tokens. Other pools play them up to an operation that fails.
 """
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagedlab_lessons.widgets.operations import Operation, operations
+from pagedlab_lessons.widgets.operations import operations
 from pagedlab_lessons.widgets.session import Session
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-PRESETS = {name: ", ".join(lines) for name, lines in _DATA["presets"].items()}
-
-
-def example(preset: str, num_blocks: int, block_size: int) -> tuple[Operation, ...]:
-    """Return the operations of an example on a pool of this size.
-
-    Args:
-        preset: one of the values of `PRESETS`.
-        num_blocks: of the pool.
-        block_size: of the pool.
-    """
-
-    def tokens(blocks: re.Match[str]) -> str:
-        return str(math.ceil(float(blocks[1]) * block_size))
-
-    quarter = max(1, num_blocks // 4)
-    in_blocks = preset.format(quarter=quarter, rest=max(0, num_blocks - 3 * quarter))
-    return operations(re.sub(r"([\d.]+)b", tokens, in_blocks))
+PRESETS = {name: operations(", ".join(lines)) for name, lines in _DATA["presets"].items()}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 // Controls above a drawing that Python makes, or that a list holds where there is no Python
 // (frames.js). One question is open at a time, and the latest values win.
 
-import { makeRoot } from "./keyboard.js";
+import { makeRoot, pointing, roving } from "./keyboard.js";
 import { find, findInput, html, listenTo, Markup, show, withData } from "./markup.js";
 import { format } from "./words.js";
 
@@ -34,17 +34,13 @@ const FEWEST_TO_PLAY = 4; // options of a slider that has a play button
 const PLAY_TIME = 9000; // milliseconds for all options of a slider, within the limits below
 const SHORTEST_FRAME = 150; // milliseconds
 const LONGEST_FRAME = 1000; // milliseconds
-const BUSY_AFTER = 150; // milliseconds
 const NARROW = '<svg class="px-narrow" '; // with which a drawing's variant for a narrow page begins
 const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-page
-/** @type {Record<string, number>} Parts that a key moves on. */
-const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-
 /** The attributes of each kind of control. */
 const INPUTS = {
   slider: html`type="range" class="pl-scrubber"`,
   switch: html`type="checkbox" role="switch"`,
-  text: html`type="text" spellcheck="false" data-own-enter`,
+  text: html`type="text" class="pl-amount" spellcheck="false" data-own-enter`,
 };
 
 /** One view of a drawing and its controls. */
@@ -52,12 +48,8 @@ class ExploreView {
   isWaiting = false;
   /** Whether to ask again as soon as the answer is there. */
   hasMore = false;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  busyTimer = undefined;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   playTimer = undefined;
-  /** @type {string | null} The slider that plays. */
-  playing = null;
   /** @type {HTMLElement | null} The part that lights up. */
   lit = null;
   /** What the names of this drawing's patterns begin with. */
@@ -89,9 +81,8 @@ class ExploreView {
     this.room = find(this.root, ".px-room");
     this.picture = find(this.root, ".px-picture");
     this.said = find(this.root, ".px-say");
-    this.longest = find(this.root, ".px-longest");
-    this.busy = find(this.root, ".px-busy");
     host.append(this.root);
+    this.keepTabStop = roving(this.picture, PART, () => 1);
     this.showValues();
     this.onDrawn();
     this.listen();
@@ -102,15 +93,10 @@ class ExploreView {
     this.controlBox.addEventListener("input", (event) => this.onInput(event));
     this.root.addEventListener("click", (event) => this.onClick(event));
     this.picture.addEventListener("keydown", (event) => this.onKey(event));
-    this.picture.addEventListener("pointerover", ({ target }) => this.lightUp(partOf(target)));
-    this.picture.addEventListener("pointerleave", ({ pointerType }) => {
-      if (pointerType !== "touch") this.lightUp(null); // what a finger touched stays lit
-    });
+    pointing(this.picture, PART, (part) => this.lightUp(part));
     this.root.addEventListener("pointerdown", ({ target }) => {
       if (!partOf(target)) this.lightUp(null);
     });
-    this.picture.addEventListener("focusin", ({ target }) => this.onFocus(partOf(target)));
-    this.picture.addEventListener("focusout", () => this.lightUp(null));
     this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.picture);
     this.stopListening = listenTo(this.model, {
@@ -122,7 +108,6 @@ class ExploreView {
   /** Stops what would go on without the page. */
   remove() {
     clearInterval(this.playTimer);
-    clearTimeout(this.busyTimer);
     this.resized?.disconnect();
     this.stopListening?.();
   }
@@ -130,12 +115,9 @@ class ExploreView {
   /** @returns {Markup} */
   page() {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
-      ${noteTemplate(this.controls)}
-      <span class="px-busy" role="status"></span></div>
-      <div class="px-room"><p class="px-headline" aria-hidden="true"></p>
-        <div class="px-picture"></div></div>
-      <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
-        <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
+      ${noteTemplate(this.controls)}</div>
+      <div class="px-room"><div class="px-picture"></div></div>
+      <p class="px-say" aria-live="polite">${this.caption}</p>`;
   }
 
   // ---- controls
@@ -197,10 +179,7 @@ class ExploreView {
     this.number += 1;
     this.isWaiting = true;
     this.hasMore = false;
-    clearTimeout(this.busyTimer);
-    this.busyTimer = setTimeout(() => {
-      this.busy.textContent = "computing …";
-    }, BUSY_AFTER);
+    this.picture.classList.add("px-waiting");
     this.model.set("asked", { number: this.number, at: this.values });
     this.model.save_changes();
   }
@@ -210,83 +189,38 @@ class ExploreView {
   /** @param {MouseEvent} event */
   onClick(event) {
     const target = /** @type {HTMLElement} */ (event.target);
-    const name = target.dataset.play;
-    if (name !== undefined && this.controlBox.contains(target)) this.togglePlaying(name);
+    if (target.matches(".px-controls > [data-play]")) this.togglePlaying(target);
     else this.choose(target.closest("[data-set]"));
   }
 
   /**
    * Plays a slider from where it is, or once more from its first option; or pauses it.
    *
-   * @param {string} name
+   * @param {HTMLElement} button
    */
-  togglePlaying(name) {
-    const wasPlaying = this.playing === name;
+  togglePlaying(button) {
+    const wasPlaying = button.ariaPressed === "true";
     this.stopPlaying();
     if (wasPlaying) return;
-    this.playing = name;
-    showOnButton(find(this.root, withData("play", name)), "❚❚", "pause");
-    const last = this.lastOption(name);
+    button.ariaPressed = "true";
+    const { play: name = "" } = button.dataset;
+    const last = Number(findInput(this.root, withData("name", name)).max);
     if (this.values[name] === last) this.ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
-    this.playTimer = setInterval(() => this.playOn(name), interval);
-  }
-
-  /**
-   * Goes to the next option. It waits for the drawing of the one before.
-   *
-   * @param {string} name
-   */
-  playOn(name) {
-    const place = Number(this.values[name]);
-    if (!this.root.isConnected || place >= this.lastOption(name)) this.stopPlaying();
-    else if (!this.isWaiting) this.ask(name, place + 1);
+    this.playTimer = setInterval(() => {
+      const place = Number(this.values[name]);
+      if (!this.root.isConnected || place >= last) this.stopPlaying();
+      else if (!this.isWaiting) this.ask(name, place + 1); // not before the drawing is there
+    }, interval);
   }
 
   stopPlaying() {
     clearInterval(this.playTimer);
-    this.playing = null;
-    for (const button of this.root.querySelectorAll("[data-play]"))
-      showOnButton(button, "▶", "play");
-  }
-
-  /**
-   * @param {string} name
-   * @returns {number}
-   */
-  lastOption(name) {
-    const control = this.controls.find((one) => one.name === name);
-    return control ? control.options.length - 1 : 0;
+    for (const button of this.controlBox.querySelectorAll("[data-play]"))
+      button.ariaPressed = "false";
   }
 
   // ---- the drawing
-
-  /** The parts of the drawing that say, light up or set something. */
-  parts() {
-    return /** @type {HTMLElement[]} */ ([...this.picture.querySelectorAll(PART)]);
-  }
-
-  /**
-   * Makes a part the only Tab stop of the drawing.
-   *
-   * @param {number} place
-   */
-  setTabStop(place) {
-    this.parts().forEach((part, i) => {
-      part.setAttribute("tabindex", i === place ? "0" : "-1");
-    });
-  }
-
-  /**
-   * A part that the focus reached lights up.
-   *
-   * @param {HTMLElement | null} part
-   */
-  onFocus(part) {
-    if (!part) return;
-    this.setTabStop(this.parts().indexOf(part));
-    this.lightUp(part);
-  }
 
   /**
    * Lights up the parts that share a word of their links with this one, and says what it is.
@@ -320,21 +254,14 @@ class ExploreView {
   }
 
   /**
-   * Arrow keys move the focus from part to part, and Enter chooses. Other keys
-   * are left alone.
+   * Enter chooses, as a click does. Other keys are left alone.
    *
    * @param {KeyboardEvent} event
    */
   onKey(event) {
-    const part = partOf(event.target);
-    if (!part) return;
-    const parts = this.parts();
-    const next = parts[parts.indexOf(part) + ARROWS[event.key]];
-    if (next) {
-      event.preventDefault();
-      next.focus();
+    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) {
+      this.choose(partOf(event.target));
     }
-    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) this.choose(part);
   }
 
   // ---- what the model says
@@ -344,8 +271,7 @@ class ExploreView {
     const drawn = this.model.get("drawn");
     if (drawn.number < this.number) return;
     this.isWaiting = false;
-    clearTimeout(this.busyTimer);
-    this.busy.textContent = "";
+    this.picture.classList.remove("px-waiting");
     this.showDrawing(drawn.html);
     if (this.hasMore) this.send();
   }
@@ -364,17 +290,11 @@ class ExploreView {
     const shown = isVariant ? narrow : wide;
     // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
     show(this.picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`)));
-    this.setTabStop(
-      Math.max(
-        0,
-        this.parts().findIndex(({ tabIndex }) => tabIndex === 0),
-      ),
-    );
+    this.keepTabStop();
     this.lightUp(this.lit?.isConnected ? this.lit : null);
     // The variant for a narrow page has no headline of its own: its name is one.
     const svg = isVariant ? find(this.picture, "svg") : null;
-    const headline = find(this.root, ".px-headline");
-    headline.textContent = svg?.getAttribute("aria-label") ?? "";
+    this.room.dataset.headline = svg?.getAttribute("aria-label") ?? "";
     this.keepRoom();
   }
 
@@ -391,12 +311,8 @@ class ExploreView {
     else this.showDrawing(this.model.get("drawn").html);
   }
 
-  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  /** Keeps the room that the largest drawing took: nothing below jumps. */
   keepRoom() {
-    for (const part of this.parts()) {
-      const said = part.getAttribute("data-say") ?? "";
-      if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
-    }
     if (this.width !== this.room.clientWidth) {
       this.width = this.room.clientWidth;
       this.room.style.minHeight = "";
@@ -425,18 +341,6 @@ function wordsOf(option) {
 }
 
 /**
- * Shows on a play button what a click on it will do.
- *
- * @param {Element} button
- * @param {string} sign
- * @param {string} label
- */
-function showOnButton(button, sign, label) {
-  button.textContent = sign;
-  button.setAttribute("aria-label", label);
-}
-
-/**
  * The part of the drawing that a node belongs to.
  *
  * @param {EventTarget | null} node
@@ -452,7 +356,7 @@ function partOf(node) {
  */
 function controlTemplate({ name, kind, fixed }) {
   const isSlider = kind === "slider";
-  const play = html`<button class="pl-button" data-play="${name}" aria-label="play">▶</button>`;
+  const play = html`<button class="pl-button" data-play="${name}" aria-label="play"></button>`;
   return html`<label class="px-${kind} ${fixed ? "px-fixed" : ""}">
       <span>${name.replaceAll("_", " ")}</span>
       <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>

@@ -20,8 +20,7 @@ export class FrameModel {
   /** @param {StoredDrawing} stored */
   constructor(stored) {
     this.stored = stored;
-    /** @type {Map<string, () => void>} */
-    this.listeners = new Map();
+    this.onDrawn = () => {};
     /** @type {Record<string, unknown>} */
     this.values = {
       caption: stored.caption,
@@ -47,7 +46,7 @@ export class FrameModel {
   save_changes() {
     const { number, at } = this.get("asked");
     this.values.drawn = { number, html: this.drawing(at) };
-    this.listeners.get("change:drawn")?.();
+    this.onDrawn();
   }
 
   /**
@@ -55,13 +54,10 @@ export class FrameModel {
    * @param {() => void} listener
    */
   on(event, listener) {
-    this.listeners.set(event, listener);
+    if (event === "change:drawn") this.onDrawn = listener;
   }
 
-  /** @param {string} event */
-  off(event) {
-    this.listeners.delete(event);
-  }
+  off() {}
 
   /**
    * The drawing for these values.

@@ -41,7 +41,7 @@ function render({ model, el }) {
     input.value = model.get("typed");
     answer.innerHTML = model.get("page");
     // the other outputs of this cell would give the answer away, see guess.css
-    const isTold = answer.querySelector(".pg-scale") !== null;
+    const isTold = answer.querySelector("meter") !== null;
     root.classList.toggle("pg-waiting", reveals && !isTold);
     if (button) button.hidden = isTold;
   }

@@ -26,18 +26,13 @@ def in_words(number: float) -> str:
     return f"{number:.{decimals}f}".rstrip("0").rstrip(".")
 
 
-# What readers did, by question: a cell that is run again has the guess that was typed before.
+# What readers typed, by question: a cell that is run again has the guess that was typed before.
 _typed: dict[str, str] = {}
-_skipped: set[str] = set()
 
 
 def _remember(change: Any) -> None:
-    """Note that a guess was typed or skipped."""
-    question = change.owner.question
-    if change.name == "typed":
-        _typed[question] = change.new
-    elif change.new:
-        _skipped.add(question)
+    """Note that a guess was typed."""
+    _typed[change.owner.question] = change.new
 
 
 class Guess(Page):
@@ -78,8 +73,6 @@ class Guess(Page):
                 and draws waits for the answer too.
         """
         revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
-        revealed.shown = self.question in _skipped
-        revealed.observe(_remember, names=["shown"])
         traitlets.link((self, "typed"), (revealed, "typed"))
         return revealed
 
@@ -101,13 +94,11 @@ class Guess(Page):
             marks["you said"] = self.value
         low = min(0, *marks.values())
         high = max(0, *marks.values())
-        length = high - low or 1
-        spans = [
-            f'<span style="--at:{100 * (number - low) / length:.1f}%">'
-            f"{name} <b>{self._say(number)}</b></span>"
+        scale = f'min="{low}" max="{high}"'
+        return "".join(
+            f'<p><meter {scale} value="{number}"></meter> {name} <b>{self._say(number)}</b></p>'
             for name, number in marks.items()
-        ]
-        return f'<div class="pg-scale">{"".join(spans)}</div>'
+        )
 
     def __repr__(self) -> str:
         asked_for = "the answer is folded away" if self.reveals else self.unit or "a number"

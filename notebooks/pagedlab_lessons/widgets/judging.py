@@ -26,7 +26,6 @@ class Entry:
         error: what pool or table raised, in words; "" if nothing.
         problems: the rules that it broke, in words.
         copies: (source, destination) of each block that was copied.
-        calls: events of the pool, if it has `subscribe`.
     """
 
     operation: Operation
@@ -34,19 +33,13 @@ class Entry:
     error: str = ""
     problems: Sequence[str] = ()
     copies: Sequence[BlockCopy] = ()
-    calls: Sequence[str] = ()
 
 
 NOTHING = Entry(Operation("", ""), "the pool is empty")  # what led to an empty pool
 
 
 def judged(
-    operation: Operation,
-    before: Reading,
-    after: Reading,
-    returned: Any,
-    error: str,
-    calls: list[str],
+    operation: Operation, before: Reading, after: Reading, returned: Any, error: str
 ) -> Entry:
     """Return an operation's entry in the log.
 
@@ -56,7 +49,6 @@ def judged(
         after: pool and tables after it.
         returned: what `append` returned, otherwise ().
         error: what pool or table raised, in words; "" if nothing.
-        calls: events of the pool.
     """
     copies: list[BlockCopy] = []
     problems = []
@@ -72,7 +64,7 @@ def judged(
     else:
         problems += _broken_rules(operation, before, after, copies)
     done = error or "; ".join(_words(operation, before, after, copies)) or "no block changes"
-    return Entry(operation, f"{operation}: {done}", error, problems, copies, calls)
+    return Entry(operation, f"{operation}: {done}", error, problems, copies)
 
 
 def _words(
@@ -121,10 +113,8 @@ def _broken_rules(
     if operation.verb != "fork":
         yield from _rules_of_writing(name, old, new, before, copies)
     elif new.blocks != old.blocks:
-        yield (
-            f"{name} lists {blocks_text(new.blocks)}, not {blocks_text(old.blocks)}: a fork "
-            "shares its parent's blocks and copies none"
-        )
+        listed, right = blocks_text(new.blocks), blocks_text(old.blocks)
+        yield f"{name} lists {listed}, not {right}: a fork shares its parent's blocks"
 
 
 def _rules_of_writing(

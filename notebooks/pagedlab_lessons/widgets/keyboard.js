@@ -1,4 +1,4 @@
-// The root node of a widget, and the keyboard inside it.
+// The root node of a widget, and the keyboard and the pointer inside it.
 
 /**
  * The root node of a widget, whose keys do not reach the notebook.
@@ -49,95 +49,59 @@ function handToCell(event, cell) {
   cell.dispatchEvent(new KeyboardEvent("keydown", { ...same, bubbles: true, cancelable: true }));
 }
 
-const GROUP = '[role="toolbar"], [role="grid"]';
-const LINE = '[role="toolbar"], [role="row"]';
-
 /**
- * One Tab stop for each toolbar or grid of buttons. Arrow keys, Home and End move the focus inside.
+ * Gives the parts of a widget one Tab stop: the part that had the focus last, at first the first.
+ * Arrow keys, Home and End move the focus from part to part.
  *
  * @param {HTMLElement} root
- * @returns {() => void} call it after buttons were added or removed: it gives a group its Tab stop
+ * @param {string} selector of the parts
+ * @param {() => number} columns parts in a row, which the keys up and down go on or back
+ * @returns {() => void} call it after parts were added or removed
  */
-export function roving(root) {
-  root.addEventListener("focusin", (event) => {
-    const target = /** @type {HTMLElement} */ (event.target);
-    if (target.matches(`:is(${GROUP}) [tabindex]`)) moveTabStop(target);
+export function roving(root, selector, columns) {
+  const parts = () => /** @type {HTMLElement[]} */ ([...root.querySelectorAll(selector)]);
+  const setTabStop = (/** @type {Element | null | undefined} */ stop) => {
+    for (const part of parts()) part.setAttribute("tabindex", part === stop ? "0" : "-1");
+  };
+  root.addEventListener("focusin", ({ target }) => {
+    const part = /** @type {Element} */ (target).closest(selector);
+    if (part) setTabStop(part);
   });
   root.addEventListener("keydown", (event) => {
-    const move = moveFrom(/** @type {Element} */ (event.target), event.key);
-    if (!move) return;
+    const all = parts();
+    const at = all.indexOf(/** @type {any} */ (event.target));
+    /** @type {Record<string, number>} */
+    const places = {
+      ArrowRight: at + 1,
+      ArrowLeft: at - 1,
+      ArrowDown: at + columns(),
+      ArrowUp: at - columns(),
+      Home: 0,
+      End: all.length - 1,
+    };
+    const next = at < 0 ? undefined : all[places[event.key]];
+    if (!next) return;
     event.preventDefault();
-    move.to?.focus();
+    next.focus();
   });
-  return () => {
-    for (const group of root.querySelectorAll(GROUP)) {
-      if (group.querySelector('[tabindex="0"]')) continue;
-      group.querySelector("button")?.setAttribute("tabindex", "0");
-    }
-  };
+  return () => setTabStop(root.querySelector(`:is(${selector})[tabindex="0"]`) ?? parts()[0]);
 }
 
 /**
- * Makes a node the only Tab stop of its group.
+ * Tells which part is under the pointer or has the focus; null if none is.
  *
- * @param {HTMLElement} target
+ * @param {HTMLElement} root
+ * @param {string} selector of the parts
+ * @param {(part: HTMLElement | null) => void} tell
  */
-function moveTabStop(target) {
-  for (const other of target.closest(GROUP)?.querySelectorAll('[tabindex="0"]') ?? []) {
-    /** @type {HTMLElement} */ (other).tabIndex = -1;
+export function pointing(root, selector, tell) {
+  for (const event of ["pointerover", "focusin"]) {
+    root.addEventListener(event, ({ target }) => {
+      tell(/** @type {Element} */ (target).closest(selector));
+    });
   }
-  target.tabIndex = 0;
-}
-
-/**
- * The button that a key leads to.
- *
- * @param {Element} from
- * @param {string} key
- * @returns {{to: HTMLElement | undefined} | null} null: this key moves nothing here; `to` is
- *   undefined at an edge
- */
-function moveFrom(from, key) {
-  const group = from.closest(GROUP);
-  const lines = group
-    ? [group, ...group.querySelectorAll(LINE)].filter((line) => line.matches(LINE))
-    : [];
-  const rows = lines.map((line) => [...line.querySelectorAll("button")]);
-  const at = rows.findIndex((row) => row.includes(/** @type {any} */ (from)));
-  if (at < 0) return null;
-  const row = rows[at];
-  const column = row.indexOf(/** @type {any} */ (from));
-  const [above, below] = [rows[at - 1], rows[at + 1]];
-  /** @type {Record<string, HTMLElement | undefined>} */
-  const targets = {
-    ArrowLeft: row[column - 1],
-    ArrowRight: row[column + 1],
-    ArrowUp: above?.[column] ?? above?.at(-1),
-    ArrowDown: below?.[column] ?? below?.at(-1),
-    Home: row[0],
-    End: row.at(-1),
-  };
-  return key in targets ? { to: targets[key] } : null;
-}
-
-/**
- * Makes each node that scrolls a Tab stop, and no other: its keys scroll it.
- *
- * @param {Iterable<HTMLElement>} nodes
- */
-export function setScrollStops(nodes) {
-  const scrolling = [...nodes].map((node) => ({ node, scrolls: isScrolling(node) }));
-  for (const { node, scrolls } of scrolling) {
-    if (scrolls) node.tabIndex = 0;
-    else node.removeAttribute("tabindex");
-  }
-}
-
-/**
- * Whether a node has more inside than it shows.
- *
- * @param {HTMLElement} node
- */
-function isScrolling({ scrollWidth, clientWidth, scrollHeight, clientHeight }) {
-  return scrollWidth > clientWidth || scrollHeight > clientHeight;
+  root.addEventListener("pointerleave", ({ pointerType }) => {
+    if (pointerType !== "touch") tell(null); // what a finger touched stays lit
+  });
+  root.addEventListener("focusout", () => tell(null));
 }

@@ -1,38 +1,33 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import HATCHES, Look, look_of
 from pagedlab_lessons.drawing import (
     BOLD,
-    INK,
-    SOFT,
+    Block,
     Grid,
+    Owner,
     Table,
+    Word,
     blocks_of,
-    box,
-    label,
+    plain,
     pool,
     runs,
     svg,
-    wide,
 )
-from pagedlab_lessons.drawing.flow import Drawn, Item, Legend, Space, Text, note, stack
+from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Legend, Space, Text, note, stack
 from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
 
 MAX_ROWS = 12  # block tables drawn
 MAX_TEXTS = 4
 LONGEST = 60  # letters of a list of blocks
-LINE = 20  # pixels from line to line of an answer
-GAP = 8  # pixels between a prompt and its answer
-DOTS = "… "  # where lines are left out
+LETTERS = 160  # of an answer that ended
+SLOTS_A_LINE = 16  # of an answer
 
 
 @dataclass
@@ -123,82 +118,40 @@ def _look(table: dict[str, Any]) -> Look:
 
 
 def picture_of_stage(replay: Replay) -> Picture:
-    """Return a still of a recording after a step, below what is written, tinted as its blocks."""
+    """Return a still of a recording after a step, below the last blocks of what is written."""
     size = replay.recording["block_size"]
     tables = []
     above: list[Item] = []
     shown = min(MAX_TEXTS, len(replay.sequences))
     for number, (name, sequence) in enumerate(replay.sequences.items()):
         look = look_of(sequence.look)
+        table = Table(name, sequence.blocks, sequence.tokens, look, words_of(sequence))
         if sequence.blocks:
-            tables.append(Table(name, sequence.blocks, sequence.tokens, look))
+            tables.append(table)
         if number < shown:
             ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
-            above.append(Legend([(look, name + ended)]))
-            above.append(Words(sequence, size, most=5 if shown < 3 else 2))
+            above.append(Legend([(look, name + ended)], above=4))
+            above.append(_written(table, size, lines=5 if shown < 3 else 2))
     free = replay.recording["num_blocks"] - replay.used
     counts = list(replay.counts)
     return Picture(size, counts, replay.used, free, replay.copied, tables, above, replay.kept)
 
 
-@dataclass(frozen=True)
-class Words:
-    """The last lines of a sequence; words of neighbouring blocks have different tints.
+def words_of(sequence: SequenceState) -> list[str]:
+    """Return the words of a sequence, with nothing in place of what a chat template added."""
+    return ["" if i in sequence.roles else word for i, word in enumerate(sequence.words)]
 
-    Args:
-        sequence: with its words.
-        block_size: tokens a block.
-        most: lines.
-    """
 
-    sequence: SequenceState
-    block_size: int
-    most: int
-
-    def __call__(self, space: Space) -> Drawn:
-        lines = self.lines(space.width - wide(DOTS, 12) - GAP)
-        if len(lines) > self.most:
-            lines[-self.most].insert(0, (None, True, DOTS))
-        color = look_of(self.sequence.look).color
-        parts = []
-        y = space.y
-        for line in lines[-self.most :]:
-            x = space.x
-            was_prompt = False
-            for (entry, is_prompt), run in groupby(line, key=itemgetter(0, 1)):
-                words = "".join(word for _, _, word in run)
-                if was_prompt and not is_prompt:
-                    x += GAP
-                was_prompt = is_prompt
-                if entry is not None:
-                    share = 0.34 if entry % 2 else 0.16
-                    parts.append(box(x, y - 2, wide(words, 12), 18, color, share))
-                parts.append(label(x, y + 12, words, 12, SOFT if is_prompt else INK))
-                x += wide(words, 12)
-            y += LINE
-        return Drawn(parts, y + 6)
-
-    def lines(self, width: float) -> list[list[tuple[int | None, bool, str]]]:
-        """The words in lines of at most `width` pixels, each with the entry of the block table and
-        whether it is the prompt's. What a chat template added is left out.
-        """
-        lines: list[list[tuple[int | None, bool, str]]] = [[]]
-        room = width
-        for (entry, is_prompt), text in self.texts().items():
-            for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
-                if room < wide(word, 12) and lines[-1]:
-                    lines.append([])
-                    room = width
-                lines[-1].append((entry, is_prompt, word))
-                room -= wide(word, 12)
-        return lines
-
-    def texts(self) -> dict[tuple[int | None, bool], str]:
-        """The words of each entry of the block table, those of the prompt apart."""
-        texts: dict[tuple[int | None, bool], str] = {}
-        for position, word in enumerate(self.sequence.words):
-            if position not in self.sequence.roles:
-                entry = position // self.block_size if position < self.sequence.tokens else None
-                key = (entry, position < self.sequence.prompt)
-                texts[key] = texts.get(key, "") + word
-        return texts
+def _written(table: Table, size: int, lines: int) -> Item:
+    """The last words of a sequence in their blocks, or alone after it has released them."""
+    if not table.blocks:
+        text = "".join(table.words).replace("\n", " ")
+        return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
+    columns = max(1, SLOTS_A_LINE // size)
+    last = range(len(table.blocks))[-lines * columns :]
+    blocks = []
+    for entry in last:
+        words = tuple(Word(plain(word)) for word in table.words_in(entry, size) if word)
+        owner = Owner(table.name, table.look.tint)
+        blocks.append(Block(table.blocks[entry], (owner,), words=words))
+    return Blocks(blocks, columns, height=22, gap=3)

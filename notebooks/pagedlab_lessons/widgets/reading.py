@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from pagedlab.arguments import integer
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.drawing import runs
 from pagedlab_lessons.readers_code import explain
 
@@ -76,38 +75,12 @@ class Reading:
         """Return the names of the sequences whose tables list the block, without one of them."""
         return " and ".join(name for name in self.listed[block_id] if name != but)
 
-    def snapshot(self, colors: Mapping[str, int]) -> dict[str, Any]:
-        """Return what every grid shows, in JSON's types.
-
-        Args:
-            colors: the running number of each sequence.
-        """
-        return {
-            "block_size": self.block_size,
-            "counts": self.counts,
-            "columns": columns_of(len(self.counts)),
-            "tables": [
-                {"name": name, **table._asdict(), **sequence_look(colors[name])}
-                for name, table in self.tables.items()
-            ],
-            "used": self.used,
-            "free": self.free,
-            "shared": self.shared,
-            # blocks in use if each sequence had its own copies
-            "copying": sum(len(table.blocks) for table in self.tables.values()),
-        }
-
 
 def columns_of(num_blocks: int) -> int:
     """Return the blocks in a row of the grid."""
     if num_blocks <= 8:
         return 8
     return 16 if num_blocks <= 128 else 32
-
-
-def plural(n: int, noun: str) -> str:
-    """Return a number and what it counts: "1 block", "2 blocks"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def blocks_text(block_ids: Iterable[int]) -> str:
@@ -173,7 +146,6 @@ def _unbalanced(reading: Reading) -> Iterator[str]:
         elif not count:
             yield f"block {block_id} counts as free, but {reading.readers(block_id)} still reads it"
         else:
-            listed = plural(times, "time")
-            yield f"block {block_id} counts {count}, but the tables list it {listed}"
+            yield f"block {block_id} counts {count}; table entries that list it: {times}"
     if not wrong and reading.free != counts.count(0):
         yield f"num_free is {reading.free}, but {counts.count(0)} blocks have no reference"

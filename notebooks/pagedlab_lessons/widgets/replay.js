@@ -50,7 +50,6 @@
  * @property {string} state
  * @property {number} tokens
  * @property {number[]} blocks
- * @property {(number | null)[]} lastBlocks its last table; null for a block that a cache evicted
  * @property {string[]} words
  */
 
@@ -85,10 +84,7 @@ export class Replay {
 
   /** @param {RecordedStep} now */
   apply(now) {
-    const { counts = {}, copies = [], evicted = [], texts = {} } = now;
-    const taken = Object.keys(counts).map(Number);
-    const lost = taken.filter((blockId) => !this.counts[blockId] && !this.kept[blockId]);
-    for (const blockId of [...lost, ...evicted]) this.forget(blockId);
+    const { counts, copies = [], texts = {} } = now;
     this.step += 1;
     this.now = now;
     this.said = now.said ?? this.said;
@@ -98,22 +94,10 @@ export class Replay {
     Object.assign(this.counts, counts);
     Object.assign(this.kept, now.kept);
     for (const [name, change] of Object.entries(texts)) {
-      const known = this.texts.get(name) ?? { ...NEW, name, lastBlocks: [] };
+      const known = this.texts.get(name) ?? { ...NEW, name };
       const blocks = changed(known.blocks, change.blocks);
       const words = changed(known.words, change.words);
-      const lastBlocks = blocks.length ? blocks : known.lastBlocks;
-      this.texts.set(name, { ...known, ...change, blocks, words, lastBlocks });
-    }
-  }
-
-  /**
-   * No sequence finds its words in a block any more.
-   *
-   * @param {number} blockId
-   */
-  forget(blockId) {
-    for (const text of this.texts.values()) {
-      text.lastBlocks = text.lastBlocks.map((id) => (id === blockId ? null : id));
+      this.texts.set(name, { ...known, ...change, blocks, words });
     }
   }
 }

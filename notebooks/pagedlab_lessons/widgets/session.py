@@ -122,35 +122,18 @@ class Session:
     # ------------------------------------------------------------------ running
 
     def _start_over(self) -> None:
-        """Make a fresh pool, forget all tables, and listen to the pool."""
-        self.pool: Any = None
+        """Make a fresh pool, and forget all tables."""
+        self.pool = self.pool_class(self.num_blocks, self.block_size)
         self.tables: dict[str, Any] = {}
         self.colors: dict[str, int] = {}  # running number of each sequence: its colour
         self._numbers = count()
-        self._calls: list[str] = []
-        self._broken = ""  # why there is no pool
-        try:
-            self.pool = self.pool_class(self.num_blocks, self.block_size)
-        except _ANYTHING as error:
-            call = f"{self.pool_class.__name__}({self.num_blocks}, {self.block_size})"
-            self._broken = f"{call} raised {explain(error)}"
-        with suppress(*_ANYTHING):  # not every pool reports its calls
-            self.pool.subscribe(self._note_call)
-
-    def _note_call(self, event: Any) -> None:
-        source = f"{event.source} → " if event.kind == "copy" else ""
-        now = f" (count {event.refcount})" if event.kind in ("share", "release") else ""
-        self._calls.append(f"{event.kind} {source}{event.block_id}{now}")
 
     def _read(self) -> Reading:
-        if self._broken:
-            return Reading(self.block_size, [0] * self.num_blocks, 0, {}, [self._broken])
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
 
     def _run(self, operation: Operation) -> Entry:
         """Run an operation and return its entry in the log."""
         before = self.reading
-        self._calls = []
         returned: Any = ()
         error = ""
         try:
@@ -158,7 +141,7 @@ class Session:
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return judged(operation, before, self.reading, returned, error, self._calls)
+        return judged(operation, before, self.reading, returned, error)
 
     def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.
@@ -166,21 +149,20 @@ class Session:
         Returns:
             What `append` returned, otherwise ().
         """
-        if self._broken:
-            raise RuntimeError("there is no pool to work on")
+        verb, sequence, n, _ = operation
+        if verb == "free":
+            self.tables[sequence].free()
+            del self.tables[sequence]
+            return ()
         copies: Any = ()
-        is_new = operation.verb == "new"
-        table = self.table_class(self.pool) if is_new else self.tables[operation.sequence]
-        if operation.verb == "free":
-            table.free()
-            del self.tables[operation.sequence]
-        elif operation.verb == "fork":
+        table = self.table_class(self.pool) if verb == "new" else self.tables[sequence]
+        if verb == "fork":
             table = table.fork()
             if not hasattr(table, "block_ids"):
                 raise TypeError(f"fork returned {table!r}, not a table")
-        elif operation.n:
-            copies = table.append(operation.n)
-        if operation.verb in ("new", "fork"):
+        elif n:
+            copies = table.append(n)
+        if operation.changed not in self.tables:
             self.tables[operation.changed] = table
             self.colors[operation.changed] = next(self._numbers)
         return copies

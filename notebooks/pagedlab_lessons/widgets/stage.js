@@ -1,34 +1,21 @@
 // The stage plays a recording, see docs/trace.md: answers on the left, blocks beside them, block
 // tables below.
 
-import {
-  blockClass,
-  counter,
-  drawCopyArrows,
-  ownersOfBlocks,
-  PoolView,
-  rowsOfBlocks,
-  scrubber,
-  showBlocks,
-  tableName,
-  tableStrip,
-} from "./blocks.js";
-import { setScrollStops } from "./keyboard.js";
+import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
 import { lookOf } from "./looks.js";
 import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { format, percent, plural } from "./words.js";
+import { percent, plural } from "./words.js";
 
 /**
- * @import { PoolModel, Table } from "./blocks.js"
+ * @import { PoolModel } from "./blocks.js"
  * @import { Markup } from "./markup.js"
  * @import { Recording, SequenceState } from "./replay.js"
  */
 
-// The model has `recorded`, a recording; `step`, or -1 to play from the first; `live`: more steps
-// will follow; and, where the page is to follow closely, `lag`: the seconds it may be late. With
-// `ended_last`, requests that ended are below the others, the newest first, with few lines each.
+// The model has `recorded`, a recording; `live`: more steps
+// will follow; and, where the page is to follow closely, `lag`: the seconds it may be late.
 // `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
 // `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
 // height of its largest step at once.
@@ -39,12 +26,10 @@ const FASTEST_WITH_FALLING_WORDS = 8;
 const PICTURES_A_SECOND = 60; // an eye does not see more
 const USUAL_LAG = 8; // seconds
 const MOST_FALLING_WORDS = 4; // in one step
-const FALL = 700; // milliseconds, at most
-const FALL_OF_A_STEP = 2; // steps that it may take
 const SMALL_POOL = 128; // blocks; a larger pool is drawn as far as it is in use
-const FIRST_ROWS = 4; // of a large pool, which are always drawn
-const MOST_ROWS = 64;
-const ROWS_OF_LARGE_BLOCKS = 8; // of more rows, the blocks are drawn small
+const FIRST_BLOCKS = 64; // of a large pool, which are always drawn
+const MOST_BLOCKS = 1024; // that are drawn
+const MOST_LARGE_BLOCKS = 128; // of more, each is drawn small
 const SEEN_ABOVE = "0px 0px -15% 0px"; // the squares must begin above the window's lowest part
 const MOST_TABLES = 2; // in what is said of a block
 const POINT =
@@ -61,8 +46,6 @@ const STATE_WORDS = {
   error: "failed, its logits are not finite",
 };
 
-const QUEUES = ["waiting", "running", "swapped"];
-
 /** One view of a recording. */
 class StageView extends PoolView {
   /**
@@ -73,8 +56,6 @@ class StageView extends PoolView {
     super(model, host, "what the engine did, step by step");
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
-    /** @type {boolean} Whether it plays as soon as the squares are on the screen. */
-    this.playsWhenSeen = false;
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -83,12 +64,15 @@ class StageView extends PoolView {
     this.replay = new Replay(model.get("recorded"));
     this.listen({
       "change:recorded": () => this.onRecording(),
-      "change:step": () => this.onStep(),
       "change:live": () => this.paint(),
     });
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), {
-      rootMargin: SEEN_ABOVE,
-    });
+    // It plays as soon as the squares are on the screen, unless the reader moved it before.
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        if (entries.some(({ isIntersecting }) => isIntersecting)) this.play(true);
+      },
+      { rootMargin: SEEN_ABOVE },
+    );
     this.restart();
   }
 
@@ -105,10 +89,9 @@ class StageView extends PoolView {
 
   // ---- what the reader does
 
-  /** @param {MouseEvent} event */
-  onClick({ target }) {
-    const button = /** @type {Element} */ (target).closest("[data-op]");
-    const op = button?.getAttribute("data-op");
+  /** @param {Element} target */
+  onClick(target) {
+    const op = target.closest("[data-op]")?.getAttribute("data-op");
     if (op === "play") {
       if (!this.isPlaying && this.isAtEnd) this.goTo(this.firstStep);
       this.play(!this.isPlaying);
@@ -117,19 +100,10 @@ class StageView extends PoolView {
     if (op === "on") this.stopAt(this.step + 1);
   }
 
-  /** @param {Event} event */
-  onInput(event) {
-    const target = /** @type {HTMLInputElement} */ (event.target);
+  /** @param {HTMLInputElement} target */
+  onInput(target) {
     if (target.matches(".pl-scrubber")) this.stopAt(Number(target.value));
     if (target.matches(".ps-rate")) this.speed = Number(target.value);
-  }
-
-  /** @param {KeyboardEvent} event */
-  onKey(event) {
-    const target = /** @type {Element} */ (event.target);
-    if (event.key !== " " || target.matches("button, select")) return;
-    event.preventDefault();
-    this.play(!this.isPlaying);
   }
 
   /** @param {number | null} blockId */
@@ -150,19 +124,15 @@ class StageView extends PoolView {
   onRecording() {
     /** @type {Recording} */
     const recording = this.model.get("recorded");
-    const grew = beginsLike(recording, this.recording);
-    if (grew) {
+    const known = this.recording.steps;
+    const grew = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
+    if (grew && recording.steps.length >= known.length) {
       this.replay.recording = recording;
       this.paint();
     } else {
       this.replay = new Replay(recording);
       this.restart();
     }
-  }
-
-  /** The model names a step. */
-  onStep() {
-    if (this.model.get("step") !== this.step) this.restart();
   }
 
   get recording() {
@@ -189,12 +159,10 @@ class StageView extends PoolView {
     return Boolean(this.model.get("live"));
   }
 
-  /** Shows the step that the model names, or plays from the first one. */
+  /** Plays from the first step. */
   restart() {
-    const step = this.model.get("step");
     this.play(false);
-    if (step >= 0) this.goTo(step);
-    else if (this.isLive) {
+    if (this.isLive) {
       // following an engine is no animation: without words that fall, each picture is just replaced
       this.goTo(this.firstStep);
       this.play(true);
@@ -202,16 +170,8 @@ class StageView extends PoolView {
     else {
       this.goTo(this.firstStep);
       // below the screen, nobody would see the squares change
-      this.playsWhenSeen = this.lastStep > 0;
       this.seen.observe(find(this.root, ".pl-blocks"));
     }
-  }
-
-  /** @param {IntersectionObserverEntry[]} entries */
-  onSeen(entries) {
-    if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
-    this.seen.disconnect();
-    if (this.playsWhenSeen) this.play(true);
   }
 
   /** @param {number} step */
@@ -223,7 +183,7 @@ class StageView extends PoolView {
   /** @param {boolean} on */
   play(on) {
     clearTimeout(this.timer);
-    this.playsWhenSeen = false;
+    this.seen.disconnect();
     this.isPlaying = on;
     if (on) {
       const speed = this.currentSpeed();
@@ -294,37 +254,43 @@ class StageView extends PoolView {
     const end = block.getBoundingClientRect();
     // At the edge of the stage a word is beside the middle of its block, so it stays inside.
     const across = percent(end.left - frame.left + end.width / 2, frame.width);
-    const time = Math.min(FALL, FALL_OF_A_STEP * (1000 / this.speed));
     return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
       top: ${end.top - frame.top}px; --high: ${end.height}px;
-      animation-duration: ${time}ms">${word}</span>`;
+      animation-duration: min(0.7s, 2s / ${this.speed})">${word}</span>`;
   }
 
   // ---- the page
 
   /** Draws the state. */
   paint() {
-    const shown = this.shownTexts();
-    const numLong = shown.filter((text) => !this.isShort(text)).length;
+    const { recording, replay } = this;
+    const shown = this.shownBlocks();
+    this.columns = recording.drawn <= 16 ? 8 : 16;
     const size = classes({
-      many: this.rows().length > ROWS_OF_LARGE_BLOCKS,
+      many: shown.length > MOST_LARGE_BLOCKS,
       playing: this.isPlaying,
     });
     this.root.className = `pl-root ps-root ${size}`;
-    show(this.root, this.page(numLong));
+    show(this.root, this.page(shown.length));
     const scrubber = findInput(this.root, ".pl-scrubber");
     scrubber.max = String(Math.max(1, this.lastStep));
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
-    const texts = shown.map((text) => this.textTemplate(text));
-    showList(find(this.root, ".ps-texts"), texts);
-    const tables = shown.filter(({ blocks }) => blocks.length).map(tableOf);
-    this.paintBlocks(tables);
-    this.paintTables(tables);
-    drawCopyArrows(this.root, this.replay.now.copies ?? []);
-    this.lightUp();
-    this.keepTabStops();
-    setScrollStops(this.root.querySelectorAll(".ps-texts, .ps-words"));
+    const texts = [...replay.texts.values()];
+    showList(
+      find(this.root, ".ps-texts"),
+      texts.map((text) => this.textTemplate(text)),
+    );
+    const { counts, kept } = replay;
+    const { copies = [], hits = [] } = replay.now;
+    const tables = texts
+      .filter(({ blocks }) => blocks.length)
+      .map((text) => ({ ...text, ...lookOf(text.look) }));
+    this.paintPool({ size: recording.block_size, counts, tables, copies }, shown, (blockId) => ({
+      kept: !counts[blockId] && kept[blockId],
+      found: hits.includes(blockId),
+    }));
+    drawCopyArrows(this.root, copies);
     this.root.dataset.at = String(this.step);
   }
 
@@ -344,72 +310,41 @@ class StageView extends PoolView {
     this.replay.seek(step);
   }
 
-  /** The sequences to show, in their order on the page. */
-  shownTexts() {
-    const shown = [...this.replay.texts.values()];
-    if (!this.model.get("ended_last")) return shown;
-    const ended = shown.filter(isEnded).reverse();
-    return [...shown.filter((text) => !isEnded(text)), ...ended];
-  }
-
-  /**
-   * Whether few lines of a sequence are shown, since it ended.
-   *
-   * @param {SequenceState} text
-   */
-  isShort(text) {
-    return Boolean(this.model.get("ended_last")) && isEnded(text);
-  }
-
   /**
    * The page without texts, blocks and tables.
    *
-   * @param {number} numTexts those that are not short
+   * @param {number} numShown blocks that are drawn
    * @returns {Markup}
    */
-  page(numTexts) {
-    const numBlocks = this.recording.num_blocks;
-    const numDrawn = this.rows().flat().length;
-    const { said } = this.replay;
+  page(numShown) {
+    const { num_blocks: numBlocks } = this.recording;
+    const { said, texts } = this.replay;
     const spoken = this.isPlaying ? "" : `${this.position}. ${said}`;
+    const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
     return html`
       <p class="pl-prompt">${said}</p>
       ${this.controls()}
       <div class="ps-main">
         <div class="ps-texts" data-own role="group" aria-label="answers"
-          style="--rows: ${rowsOfEach(numTexts)}"></div>
-        <div class="ps-side">${this.canvas(this.columns)}
+          style="--rows: ${rowsOfEach(texts.size)}"></div>
+        <div class="ps-side">${this.canvas()}
           <div class="pl-stats">${this.stats()}</div></div></div>
-      <p class="ps-more" ${numBlocks > numDrawn ? "" : "hidden"}>Showing
-        ${numDrawn} of ${plural(numBlocks, "block")}; the counters cover all
-        ${format(numBlocks)}.</p>
+      <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
       <div class="ps-air" aria-hidden="true" data-own></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
   get position() {
-    if (!this.lastStep) return this.isLive ? "No step yet" : "One step";
     return `Step ${this.step} of ${this.lastStep}`;
   }
 
-  /** Blocks in a row. */
-  get columns() {
+  /** The blocks that are drawn: of a large pool, the first ones and those in use. */
+  shownBlocks() {
     const { drawn } = this.recording;
-    return drawn <= 16 ? 8 : 16;
-  }
-
-  /**
-   * The rows of blocks that are drawn. Of a large pool, these are the first ones and those with a
-   * block in use.
-   *
-   * @returns {number[][]}
-   */
-  rows() {
-    const rows = rowsOfBlocks(this.recording.drawn, this.columns);
-    if (this.recording.drawn <= SMALL_POOL) return rows;
+    const blockIds = [...Array(drawn).keys()];
+    if (drawn <= SMALL_POOL) return blockIds;
     const { counts } = this.replay;
-    const isShown = (/** @type {number[]} */ row) => row.some((blockId) => counts[blockId]);
-    return rows.filter((row, i) => i < FIRST_ROWS || isShown(row)).slice(0, MOST_ROWS);
+    return blockIds.filter((id) => id < FIRST_BLOCKS || counts[id]).slice(0, MOST_BLOCKS);
   }
 
   /** @returns {Markup} */
@@ -419,10 +354,10 @@ class StageView extends PoolView {
       return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
     });
     return html`<div class="ps-controls">
-        <span class="pl-group" role="toolbar" aria-label="playback">
-          ${controlButton("play", this.playLabel)}
-          ${controlButton("back", "‹", "one step back")}
-          ${controlButton("on", "›", "one step on")}</span>
+        <span class="pl-group">
+          <button class="pl-button" data-op="play">${this.playLabel}</button>
+          <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
+          <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
         <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
         ${scrubber(this.position, this.lastStep)}</div>`;
   }
@@ -436,12 +371,9 @@ class StageView extends PoolView {
   stats() {
     const { counts, used, cached, copied } = this.replay;
     const shared = counts.filter((count) => count > 1).length;
-    const free = this.recording.num_blocks - used;
-    const stats = [counter("used", used), counter("free", free)];
-    if (cached) stats.push(counter("cached", cached, "of them cached")); // of the free ones
-    if (shared) stats.push(counter("shared", shared));
-    if (copied) stats.push(counter("copied", copied));
-    return stats;
+    const stats = { used, free: this.recording.num_blocks - used, cached, shared, copied };
+    const shown = Object.entries(stats).filter(([name, n]) => n || ["used", "free"].includes(name));
+    return shown.map(([name, n]) => counter(name, n));
   }
 
   /**
@@ -450,63 +382,13 @@ class StageView extends PoolView {
    */
   textTemplate(text) {
     const { color, pattern } = lookOf(text.look);
-    const words = wordRuns(text, this.replay, this.recording.block_size);
-    const css = `ps-text ps-${text.state}${this.isShort(text) ? " ps-short" : ""}`;
-    return html`<div class="${css}" style="--c: ${color}" data-text="${text.name}">
+    const words = wordRuns(text, this.recording.block_size);
+    return html`<div class="ps-text ps-${text.state}" style="--c: ${color}; --look: ${text.look}"
+        data-text="${text.name}">
         <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
         <div class="ps-words"><p>${words}</p></div></div>`;
   }
-
-  /** @param {Table[]} tables */
-  paintBlocks(tables) {
-    const { drawn, block_size: blockSize } = this.recording;
-    const ownersOf = ownersOfBlocks(drawn, tables, blockSize);
-    const { copies = [], hits = [] } = this.replay.now;
-    showBlocks(this.root, this.rows(), blockSize, (blockId) => {
-      const count = this.replay.counts[blockId];
-      const owners = ownersOf[blockId];
-      const holders = owners.map(({ name }) => name).join(" and ");
-      const css = blockClass(blockId, count, copies, {
-        kept: !count && this.replay.kept[blockId],
-        found: hits.includes(blockId),
-      });
-      return { count, owners, css, said: count ? holders || "held" : "free" };
-    });
-  }
-
-  /** @param {Table[]} tables those with blocks */
-  paintTables(tables) {
-    const rows = tables.map((table) => {
-      return html`<div class="pl-table" style="--c: ${table.color}" role="row"
-        data-sequence="${table.name}"><span class="pl-name"
-        role="rowheader">${tableName(table)}</span>
-        ${tableStrip(table, this.recording.block_size)}</div>`;
-    });
-    showList(find(this.root, ".pl-tables"), rows);
-  }
-}
-
-/**
- * Whether a recording begins with all the steps of another one.
- *
- * @param {Recording} recording
- * @param {Recording} known
- * @returns {boolean}
- */
-function beginsLike(recording, known) {
-  if (recording.steps.length < known.steps.length) return false;
-  return JSON.stringify(recording.steps[0]) === JSON.stringify(known.steps[0]);
-}
-
-/**
- * Whether a sequence will get no more tokens.
- *
- * @param {SequenceState} text
- * @returns {boolean}
- */
-function isEnded({ state }) {
-  return !QUEUES.includes(state);
 }
 
 /**
@@ -518,17 +400,6 @@ function isEnded({ state }) {
 function rowsOfEach(numTexts) {
   if (numTexts <= 2) return 9;
   return numTexts <= 4 ? 4 : 2;
-}
-
-/**
- * @param {string} op
- * @param {string} text
- * @param {string} [label] what a screen reader says, if not the text
- * @returns {Markup}
- */
-function controlButton(op, text, label = text) {
-  return html`<button class="pl-button" type="button" data-op="${op}" tabindex="-1"
-    aria-label="${label}">${text}</button>`;
 }
 
 /**
@@ -547,23 +418,12 @@ function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
 }
 
 /**
- * The block table of a sequence.
- *
- * @param {SequenceState} text
- * @returns {Table}
- */
-function tableOf({ name, look, tokens, blocks }) {
-  return { name, tokens, blocks, ...lookOf(look) };
-}
-
-/**
  * @param {{model: PoolModel, el: HTMLElement}} context
  * @returns {() => void} what removes the stage
  */
-function renderStage({ model, el }) {
+function render({ model, el }) {
   const view = new StageView(model, el);
   return () => view.remove();
 }
 
-const stage = { render: renderStage };
-export default stage;
+export default { render };

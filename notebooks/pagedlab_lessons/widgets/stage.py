@@ -3,11 +3,9 @@
 engine  -- after every step -->  Recorder  -- `recorded`, whole -->  the page, at its own speed
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ class Stage(Page):
 
     Nothing is left out, however fast the engine is: the page follows at a speed that an eye can.
     Only the first 1,024 blocks are drawn; the counters are the pool's. Without `with`, it records
-    until `close()`.
+    until `end()`, which shows the last steps.
 
     Args:
         source: an engine, as for `trace.Recorder`; a recording; or the path of one.
@@ -47,20 +45,15 @@ class Stage(Page):
     _esm: Any = script("stage")
     _css: Any = style("block_grid", "stage")
     recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
-    step: Any = traitlets.Int(-1).tag(sync=True)  # the step shown; -1: from the first, played
     live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
     def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
         self._names = dict(names or {})
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._due = 0.0
-        self._pending = False
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):
             super().__init__(recorded=film(load_recording(source), self._names))
         else:
-            with suppress(RuntimeError):
-                self._loop = asyncio.get_running_loop()
             self.recorder = Recorder(source, on_step=self._on_step)
             super().__init__(live=True)
             self.refresh()
@@ -75,17 +68,10 @@ class Stage(Page):
 
     def refresh(self) -> None:
         """Show what has been recorded so far."""
-        self._pending = False
         if self.recorder:
             self.recorded = film(self.recorder.recording, self._names)
             size = len(json.dumps(self.recorded))
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
-
-    def seek(self, step: int) -> None:
-        """Show the state after that step; 0 is the state at first, -1 plays from there."""
-        if step >= 0:
-            self.replay(step)
-        self.step = step
 
     def replay(self, step: int | None = None) -> Replay:
         """The state after that step, in Python; None is the step with most to see."""
@@ -107,16 +93,8 @@ class Stage(Page):
 
     def opening(self) -> dict[str, str] | None:
         """Return the recording, for a page without a kernel."""
-        return opening("stage", {"recorded": self.replay(0).recording, "step": -1, "live": False})
+        return opening("stage", {"recorded": self.replay(0).recording, "live": False})
 
     def _on_step(self) -> None:
-        # Without an event loop nothing could call back later for the last steps: show each one.
-        if self._loop is None or time.monotonic() >= self._due:
-            self.refresh()
-        elif not self._pending:
-            self._pending = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, INTERVAL, self._catch_up)
-
-    def _catch_up(self) -> None:
-        if self._pending:
+        if time.monotonic() >= self._due:
             self.refresh()

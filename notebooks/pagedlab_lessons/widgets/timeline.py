@@ -14,27 +14,37 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from pagedlab.recipes.trace import Recorder, Replay, SequenceState
 from pagedlab.recipes.trace.format import request_of
-from pagedlab_lessons.colors import NEUTRAL, STEP_LOOKS, Look, sequence_color
+from pagedlab_lessons.colors import STEP_LOOKS, Look, sequence_color
 from pagedlab_lessons.drawing import (
-    BOLD,
     CARD,
-    INK,
-    SOFT,
     Block,
+    Drawing,
     Table,
     blocks_of,
     box,
-    label,
     linked,
     shape,
-    svg,
 )
-from pagedlab_lessons.drawing.flow import Legend, Named, Pool, Space
+from pagedlab_lessons.drawing import Run as Cells
+from pagedlab_lessons.drawing.flow import (
+    Bar,
+    Drawn,
+    Item,
+    Lane,
+    Lanes,
+    Legend,
+    Named,
+    Pool,
+    Space,
+    note,
+    page,
+)
 from pagedlab_lessons.widgets.explore import Explorer
 
 KINDS = {
@@ -62,13 +72,10 @@ SHOWN_TOKENS = 16  # of a chunk, as words
 SHOWN_SEQUENCES = 4  # whose new words are shown
 
 # The drawing, in pixels.
-WIDTH = 1080
 LEFT = 44  # of the first column
-COLUMNS = 560  # all of them
-TOP = 54  # of the first row
-TEXT = 632  # where the words of a row begin
+SHARE = 0.55  # of the width that the columns have; the words have the rest
 BARS = 36  # how high the bars are
-SHOWN_LETTERS = 64  # of the words of a row
+SHOWN_LETTERS = 48  # of what a request wrote
 BLOCKS_A_ROW = 32
 
 
@@ -313,141 +320,73 @@ def _computes(cell: Cell) -> str:
 # What is drawn ------------------------------------------------------------------------------------
 
 
-def drawn_rows(run: Run) -> list[Row]:
-    """The rows that are drawn."""
-    return [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
-
-
-class Columns(NamedTuple):
-    """The columns of the steps.
-
-    Args:
-        steps: how many steps are drawn.
-        pitch: the width of a column, in pixels.
-    """
-
-    steps: int
-    pitch: float
-
-    def x(self, step: int) -> float:
-        """The left edge of a step's column."""
-        return LEFT + self.pitch * (step - 1)
-
-
-def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | None) -> str:
+def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | None) -> Drawing:
     """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks.
 
     Args:
         run: the recorded run.
         step: the step pointed at, from 1 on; 0 for none.
         after: the state after the step.
-        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
+        most_tokens: tokens of a step whose bar has the full height; None for the largest step. A
+            larger step makes all bars lower, so that its bar fits.
     """
-    rows = drawn_rows(run)
-    steps = min(run.steps, MAX_STEPS)
-    columns = Columns(steps, min(24.0, COLUMNS / max(1, steps)))
-    high = 17 if len(rows) <= 24 else 13
+    rows = [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
+    steps = max(1, min(run.steps, MAX_STEPS))
     kinds = {cell.kind for row in rows for cell in row.cells}
-    legend = Legend([(LOOKS[kind], KINDS[kind]) for kind in KINDS if kind in kinds])
-    parts = [label(0, 15, headline(run), 13.5, within=WIDTH, look=BOLD)]
-    parts += legend(Space(0, 26, WIDTH, is_narrow=False)).parts
-    for number, row in enumerate(rows):
-        words = after.sequences[row.name].words if after and row.name in after.sequences else []
-        parts.append(_row(row, number, TOP + high * number, high, step, "".join(words)))
-        parts += _cells(row, columns, TOP + high * number, high)
-    bottom = TOP + high * len(rows)
-    parts += _bars(run.batches[:steps], columns, bottom, most_tokens)
-    y = float(bottom + BARS + 14)
-    parts += _axis(columns, y)
-    if step:  # a click goes through the column that is pointed at
-        width = max(1.5, columns.pitch)
-        through = 'pointer-events="none"'
-        parts.append(box(columns.x(step), 51, width, y - 64, NEUTRAL, 0.16, INK, through))
-    if after:
-        blocks = _blocks(after, run)
-        pool = Pool(blocks, min(len(blocks), BLOCKS_A_ROW))
-        drawn = Named("blocks", pool, LEFT)(Space(0, y + 11, LEFT + COLUMNS, is_narrow=False))
-        parts += drawn.parts
-        y = drawn.bottom
-    name = f"{headline(run)}. Step {step}" if run.steps else headline(run)
-    return svg(WIDTH, y + 6, parts, name)
-
-
-def _row(row: Row, number: int, y: float, high: int, step: int, wrote: str) -> str:
-    """A request: its name, what it does in the step, and the end of what it wrote, if known."""
-    said = told(row, step)
-    shown = said
-    if said and wrote:
-        shown = f"{said.split(':')[0]} … {wrote[-48:]}".replace("\n", " ")
-    if len(shown) >= SHOWN_LETTERS:
-        shown = f"{shown[: SHOWN_LETTERS - 2]} …"
-    return linked(
-        [row.name],
-        f"{row.name}, step {step}, {said or 'not there'}",
-        box(0, y, WIDTH, high, CARD, 0),
-        box(0, y, 4, high - 3, sequence_color(number)),
-        label(8, y + 11, row.name, 11),
-        label(TEXT, y + 11, shown, 11.5, within=WIDTH - TEXT),
-    )
-
-
-def _cells(row: Row, columns: Columns, y: float, high: int) -> list[str]:
-    """The steps of a request; neighbours of one kind are one bar."""
-    parts = []
-    first = row.first
-    for kind, cells in groupby(row.kinds[: columns.steps - row.first + 1]):
-        stop = first + len(list(cells))
-        x = columns.x(first)
-        width = columns.x(stop) - x
-        bars = [shape(x, y, max(0.5, width - 0.5), high - 3, LOOKS[kind])]
-        if width >= 15:
-            bars.append(box(x + 1.5, y + 1, 10, high - 5, CARD, 0.9))
-            bars.append(label(x + 3.5, y + high / 2 + 2, kind, 10))
-        when = f"steps {first} to {stop - 1}" if stop - first > 1 else f"step {first}"
-        say = f"{row.name}, {KINDS[kind]}, {when}"
-        parts.append(linked([row.name], say, *bars, goes=f"step={first}"))
-        first = stop
-    if row.end and row.first + len(row.cells) == first:
-        parts.append(box(columns.x(first) - 1, y - 1, 3, high - 1, INK))
-    return parts
-
-
-def _bars(
-    batches: list[Counter[str]], columns: Columns, y: float, most_tokens: int | None
-) -> list[str]:
-    """The tokens of each step by kind, as a bar.
-
-    A larger step than `most_tokens` makes all bars lower, so that its bar fits.
-    """
-    most = max(1, most_tokens or 1, *(batch.total() for batch in batches))
-    parts = [
-        label(0, y + 14, "tokens", 10.5, SOFT),
-        label(0, y + 28, f"to {most:,}", 10.5, SOFT),
+    most = max(most_tokens or 1, run.summary().largest)
+    items: list[Item] = [
+        Legend([(LOOKS[kind], KINDS[kind]) for kind in KINDS if kind in kinds]),
+        Lanes(
+            [_lane(row, number, step, after) for number, row in enumerate(rows)],
+            *(steps, step, "step", LEFT),
+            share=SHARE,
+        ),
+        note(f"Tokens that each step computes; the scale ends at {most:,}"),
+        partial(_bars, run.batches[:steps], most),
     ]
-    width = max(0.5, columns.pitch - (columns.pitch > 4))
+    if after:
+        items.append(Named("blocks", Pool(_blocks(after, run), (BLOCKS_A_ROW, 8)), LEFT))
+    name = f"{headline(run)}. Step {step}" if run.steps else headline(run)
+    return page(headline(run), *items, name=name)
+
+
+def _lane(row: Row, number: int, step: int, after: Replay | None) -> Lane:
+    """A request: its cells, and in words what it does in the step and what it has written."""
+    said = told(row, step)
+    words = said
+    if after and said and (state := after.sequences.get(row.name)) and state.words:
+        wrote = "".join(state.words)[-SHOWN_LETTERS:]
+        words = f"{said.split(':')[0]} … {wrote}".replace("\n", " ")
+    bars: list[Bar] = []
+    first = row.first
+    for kind, cells in groupby(row.kinds[: MAX_STEPS - row.first + 1]):
+        last = first + len(list(cells)) - 1
+        when = f"steps {first} to {last}" if last > first else f"step {first}"
+        say = f"{row.name}, {KINDS[kind]}, {when}"
+        if not bars:  # it is pointed at with the words
+            say = f"{row.name}, step {step}, {said or 'not there'} · {KINDS[kind]}, {when}"
+        drawn = Cells(first - 1, last, LOOKS[kind], sequence_color(number))
+        bars.append(Bar([drawn], [row.name], say, kind))
+        first = last + 1
+    return Lane(row.name, bars, words)
+
+
+def _bars(batches: list[Counter[str]], most: int, space: Space) -> Drawn:
+    """The tokens of each step by kind, as a bar below its column of cells."""
+    pitch = (space.pick(SHARE, 1) * space.width - LEFT - 8) / max(1, len(batches))
+    parts = []
     for step, batch in enumerate(batches, 1):
-        x = columns.x(step)
-        drawn = [box(x, y + 2, columns.pitch, BARS, CARD, 0)]  # all its height can be pointed at
-        top = y + 2 + BARS
+        x = space.x + LEFT + pitch * (step - 1)
+        drawn = [box(x, space.y, pitch, BARS, CARD, 0)]  # all its height can be pointed at
+        top = space.y + BARS
         for kind, tokens in batch.items():
             height = BARS * tokens / most
             top -= height
-            drawn.append(shape(x, top, width, height, LOOKS[kind]))
+            drawn.append(shape(x, top, max(0.5, pitch - 1), height, LOOKS[kind]))
         by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
         said = f"step {step}, tokens computed: {by_kind}"
         parts.append(linked([f"step-{step}"], said, *drawn, goes=f"step={step}"))
-    return parts
-
-
-def _axis(columns: Columns, y: float) -> list[str]:
-    """The numbers of the steps, as many as there is room for."""
-    choices = (1, 2, 5, 10, 20, 50, 100)
-    every = next((n for n in choices if n * columns.pitch >= 28), 200)
-    parts = [label(0, y, "step", 10.5, SOFT)]
-    for step in range(every, columns.steps + 1, every):
-        middle = columns.x(step) + columns.pitch / 2
-        parts.append(label(middle - 3.2 * len(str(step)), y, str(step), 10.5, SOFT))
-    return parts
+    return Drawn(parts, space.y + BARS + 8)
 
 
 def _blocks(after: Replay, run: Run) -> list[Block]:
@@ -501,7 +440,7 @@ class Timeline(Explorer):
         self._entries = 0  # of the recording, that `_run` was made of
         self._replay = Replay(self.recorder.recording)
         super().__init__(
-            self._draw_step, "A click on a row or a bar goes to its step.", step=([0], 0)
+            self._draw_step, "A click on a bar of tokens goes to its step.", step=([0], 0)
         )
 
     @property
@@ -533,7 +472,7 @@ class Timeline(Explorer):
             self.seek(self.run.steps)
             self._due = time.monotonic() + INTERVAL
 
-    def _draw_step(self, step: int) -> str:
+    def _draw_step(self, step: int) -> Drawing:
         after = self._replay.seek(step) if self._draws_blocks and step else None
         return draw_timeline(self.run, step, after, self._most_tokens)
 

@@ -4,7 +4,7 @@ import { html } from "./markup.js";
 
 /**
  * @import { Markup } from "./markup.js"
- * @import { Replay, SequenceState } from "./replay.js"
+ * @import { SequenceState } from "./replay.js"
  */
 
 /**
@@ -13,8 +13,8 @@ import { html } from "./markup.js";
  * @typedef {object} WordRun
  * @property {number | null} entry of the block table; null if the words have no block yet
  * @property {boolean} isPrompt
- * @property {string | null} role null for words to read; of what a chat template added, the role
- *   that it begins, or ""
+ * @property {string | undefined} role undefined for words to read; of what a chat template added,
+ *   the role that it begins
  * @property {string} words
  */
 
@@ -22,67 +22,55 @@ import { html } from "./markup.js";
  * The words of a sequence, in the looks of its blocks.
  *
  * @param {SequenceState} text
- * @param {Replay} replay
  * @param {number} blockSize tokens a block
  * @returns {Markup[]}
  */
-export function wordRuns(text, { kept, counts }, blockSize) {
-  const isHolding = text.blocks.length > 0;
-  const runs = runsOf(text, isHolding ? text.tokens : text.words.length, blockSize);
+export function wordRuns(text, blockSize) {
+  const runs = runsOf(text, blockSize);
   return runs.map((run, i) => {
-    const id = text.lastBlocks[run.entry ?? -1] ?? -1;
-    const released = kept[id] && !counts[id] ? "kept" : "released";
-    const state = isHolding ? "held" : released;
-    const endsBlock = run.entry !== runs.slice(i + 1).find(isSeen)?.entry;
-    return runTemplate(run, id, id < 0 ? "new" : state, endsBlock);
+    const endsBlock = run.entry !== runs[i + 1]?.entry;
+    return runTemplate(run, text.blocks[run.entry ?? -1] ?? null, endsBlock);
   });
 }
 
 /**
  * @param {WordRun} run
- * @param {number} id of its block
- * @param {string} state of the words in that block
+ * @param {number | null} id of its block
  * @param {boolean} endsBlock whether the next words are in another block
  * @returns {Markup}
  */
-function runTemplate({ entry, isPrompt, role, words }, id, state, endsBlock) {
-  const block = ["held", "kept"].includes(state) ? html`data-block="${id}"` : "";
+function runTemplate({ entry, isPrompt, role, words }, id, endsBlock) {
+  const block = id === null ? "" : html`data-block="${id}"`;
   if (role) {
     return html`<span class="ps-role" title="written by the chat template" ${block}>${role}</span>`;
   }
+  const state = id === null ? "new" : "held";
   const look = `ps-run ps-${state} ${isPrompt ? "ps-asked" : ""} ${(entry ?? 0) % 2 ? "ps-odd" : ""}`;
   // The number is of the words before it, so it is beside them, and a gap comes after it.
-  const number = state === "held" && endsBlock ? html`<sub>${id}</sub>` : "";
+  const number = id !== null && endsBlock ? html`<sub>${id}</sub>` : "";
   const shown = isPrompt ? words.replace(/\n+/g, " ") : words;
   const [, seen, gap] = /** @type {string[]} */ (shown.match(/^(.*?)(\s*)$/s));
   return seen ? html`<span class="${look}" ${block}>${seen}${number}${gap}</span>` : html`${gap}`;
 }
 
 /**
+ * The runs of words, without those that a chat template added and that nobody reads.
+ *
  * @param {SequenceState} text
- * @param {number} stop the position of the first word without a block
  * @param {number} blockSize
  * @returns {WordRun[]}
  */
-function runsOf({ words, prompt, roles }, stop, blockSize) {
+function runsOf({ words, prompt, roles, tokens }, blockSize) {
   /** @type {WordRun[]} */
   const runs = [];
   words.forEach((word, position) => {
-    const entry = position < stop ? Math.floor(position / blockSize) : null;
+    const role = roles[position];
+    if (role === "") return;
+    const entry = position < tokens ? Math.floor(position / blockSize) : null;
     const isPrompt = position < prompt;
-    const role = roles[position] ?? null;
     const run = runs.at(-1);
     if (run?.entry === entry && run.isPrompt === isPrompt && run.role === role) run.words += word;
     else runs.push({ entry, isPrompt, role, words: word });
   });
-  return runs.filter((run) => run.role !== "");
-}
-
-/**
- * Whether a run has something that can be seen: a prompt may end with spaces alone.
- *
- * @param {WordRun} run
- */
-function isSeen({ role, words }) {
-  return Boolean(role) || words.trim() !== "";
+  return runs;
 }
