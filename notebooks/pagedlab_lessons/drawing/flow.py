@@ -395,8 +395,10 @@ def grid_in(
     head: Both[float] = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""
-    shape = (max(1, space.of(columns)), space.of(height), space.of(gap), space.of(head))
-    return Grid.within(space.x, space.y, space.width, *shape)
+    across = max(1, space.of(columns))
+    between = space.of(gap)
+    width = (space.width + between) / across - between
+    return Grid(space.x, space.y, across, width, space.of(height), between, space.of(head))
 
 
 @dataclass(frozen=True)
