@@ -1,9 +1,8 @@
 """Notebook 03's opening: two stories that share blocks, with and without copy-on-write."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import (
@@ -64,18 +63,11 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
     return _TwoStories(stories, right, block_size).draw()
 
 
-class _Spelled(NamedTuple):
-    """A word without punctuation, and the numbers of its tokens."""
-
-    text: str
-    tokens: range
-
-
-def _words(tokens: Sequence[str]) -> list[_Spelled]:
-    """Return the words that these tokens spell."""
+def _words(tokens: Sequence[str]) -> Iterator[tuple[str, range]]:
+    """Yield the words that these tokens spell, without punctuation, and the tokens of each."""
     starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith((" ", "\n"))]
-    spans = [range(start, end) for start, end in pairwise([*starts, len(tokens)])]
-    return [_Spelled(re.sub(r"\W", "", "".join(tokens[i] for i in span)), span) for span in spans]
+    for start, end in pairwise([*starts, len(tokens)]):
+        yield re.sub(r"\W", "", "".join(tokens[start:end])), range(start, end)
 
 
 class _TwoStories:
@@ -210,31 +202,22 @@ class _TwoStories:
         return [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
 
     def _taken_tokens(self, me: int) -> set[int]:
-        """Return the positions of tokens whose word comes from the other story."""
-        own = {word.text for word in _words(self.right[me][0])}
-        others = self._readable_words(1 - me)
-        taken = set[int]()
-        for word in _words(self.stories[me][0]):
-            first = word.tokens[0]
-            if word.text not in own and others.get(word.text, first + 1) <= first:
-                taken.update(word.tokens)
-        return taken
-
-    def _readable_words(self, me: int) -> dict[str, int]:
-        """Return the words of a story that memory holds in shared blocks, and where each begins.
+        """Return the positions of tokens whose word comes from the other story.
 
         Words of up to three letters are left out, unless they are names: any story has them.
         """
-        tokens, _ = self.stories[me]
-        found: dict[str, int] = {}
-        for word in _words(tokens):
-            telling = len(word.text) > 3 or word.text[:1].isupper()
-            letters = [i for i in word.tokens if re.search(r"\w", tokens[i])]
-            if telling and all(self._is_readable(me, i) for i in letters):
-                found.setdefault(word.text, word.tokens[0])
-        return found
+        own = {word for word, _ in _words(self.right[me][0])}
+        read: dict[str, int] = {}  # words of the other story in shared blocks: where each begins
+        for word, span in _words(self.stories[1 - me][0]):
+            if (len(word) > 3 or word[:1].isupper()) and self._is_shared(1 - me, span[0]):
+                read.setdefault(word, span[0])
+        taken = set[int]()
+        for word, span in _words(self.stories[me][0]):
+            if word not in own and read.get(word, len(self.held)) <= span[0]:
+                taken.update(span)
+        return taken
 
-    def _is_readable(self, me: int, at: int) -> bool:
+    def _is_shared(self, me: int, at: int) -> bool:
         """Return whether memory holds this token of a story in a shared block."""
         tokens, places = self.stories[me]
         slot = places[at]
