@@ -52,8 +52,8 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
     """Draw two forks of one beginning: their words in the colour of their block, and the blocks.
 
     Two kinds of words are marked: those in slots that the other story overwrote, and words that a
-    story takes from the other one. A word is taken if the other story has written it into a block
-    of this story's table, at the same position or before, and the right story does not have it.
+    story takes from the other one. A word is taken if the other story has it, at the same position
+    or before, and the right story does not.
 
     Args:
         stories: what the two forks wrote; the second one writes last in each step.
@@ -207,21 +207,13 @@ class _TwoStories:
         Words of up to three letters are left out, unless they are names: any story has them.
         """
         own = {word for word, _ in _words(self.right[me][0])}
-        read: dict[str, int] = {}  # words of the other story in shared blocks: where each begins
-        for word, span in _words(self.stories[1 - me][0]):
-            if (len(word) > 3 or word[:1].isupper()) and self._is_shared(1 - me, span[0]):
-                read.setdefault(word, span[0])
+        others = dict(reversed([*_words(self.stories[1 - me][0])]))  # where each is said first
         taken = set[int]()
         for word, span in _words(self.stories[me][0]):
-            if word not in own and read.get(word, len(self.held)) <= span[0]:
+            is_telling = len(word) > 3 or word[:1].isupper()
+            if is_telling and word in others.keys() - own and others[word][0] <= span[0]:
                 taken.update(span)
         return taken
-
-    def _is_shared(self, me: int, at: int) -> bool:
-        """Return whether memory holds this token of a story in a shared block."""
-        tokens, places = self.stories[me]
-        slot = places[at]
-        return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
 
 
 def _look(number: int) -> Look:
