@@ -463,9 +463,9 @@ def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
 def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
     """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
-    ground = (color, draw.TINT) if kind.has_ground else ("none", 1)
+    ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
     edge = color if kind.has_edge else draw.LINE
-    drawn = [draw.box(*place, *ground, edge, DASHES if kind.is_dashed else "")]
+    drawn = [draw.box(*place, ground, share, edge, DASHES if kind.is_dashed else "")]
     left = place.x + 3
     within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5

@@ -305,21 +305,23 @@ class Lanes:
 
     Args:
         lanes: from top to bottom.
-        stop: where the scale ends; it has a number every ten units.
+        stop: where the scale ends.
         now: where the line is.
         unit: of the scale.
         names: pixels left of the lanes.
         height: of a lane, in pixels.
         share: of a wide page that the lanes have; the words have the rest.
+        every: units between two numbers of the scale.
     """
 
     lanes: Sequence[Lane]
-    stop: int
-    now: int
+    stop: float
+    now: float
     unit: str
     names: float
     height: float = 11
     share: float = 1
+    every: int = 10
 
     def __call__(self, space: Space) -> Drawn:
         width = space.pick(self.share, 1) * space.width
@@ -332,7 +334,7 @@ class Lanes:
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
         scale = [(space.x, self.unit)]
-        for number in range(0, self.stop + 1, 10):
+        for number in range(0, int(self.stop) + 1, self.every):
             scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
         parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
         return Drawn(parts, bottom + 20)

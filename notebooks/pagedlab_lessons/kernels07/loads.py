@@ -40,11 +40,7 @@ from pagedlab_lessons.drawing import (
 )
 from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
-from pagedlab_lessons.kernels07.speeds import (
-    RUNGS,
-    Bars,
-    measured_now,
-)
+from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore
 
 Done = tuple[tuple[int, Program], ...]  # the step and the program of each load of a cell
@@ -452,7 +448,7 @@ def bench(answer: Any = None, **cut: int) -> Explorer:
     if INTERPRETED:
         found = {name: bytes_of(x) for name, x in loads_of_rungs(LENGTHS, answer).items()}
         times = {name: loaded / needed for name, (needed, loaded) in found.items()}
-        bars = Bars(times, 1, "the floor: each byte once", "{:.2g} x", now="yours")
+        bars = ladder(times, "{:.2g}", "x", 1, "the floor", "yours")
         drawing = page("Bytes of keys loaded, for each byte that is needed", bars)
     else:
         drawing = measured_now(answer, **cut)

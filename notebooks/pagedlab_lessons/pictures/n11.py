@@ -170,7 +170,7 @@ class Piece:
     rank: int = 0
 
     def __call__(self, space: Space) -> Drawn:
-        x, y = space.x + space.of(NAMES), space.y
+        x, y = space.x + space.pick(*NAMES), space.y
         bottom = y
         parts = [label(space.x, y + 13, self.name, space.pick(14, 12))]
         look = self.look or look_of(self.rank)
