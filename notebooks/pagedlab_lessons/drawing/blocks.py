@@ -20,8 +20,7 @@ LINE_PITCH = 17  # pixels from line to line in a block
 # What is drawn ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """The contents of a slot.
 
     Args:
@@ -72,8 +71,7 @@ WORD_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """A sequence whose table lists a block.
 
     Args:
@@ -135,8 +133,7 @@ class Block:
         return (Owner("", CACHED),) if self.is_cached else ()
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A sequence's block table.
 
     Args:
@@ -238,8 +235,7 @@ class Place(NamedTuple):
     height: float
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """Cells in rows.
 
     Args:
@@ -488,8 +484,7 @@ def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
 # Rows of tokens -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Neighbouring tokens, slots or steps that look alike.
 
     Args:
@@ -505,8 +500,7 @@ class Run:
     edge: str = "none"
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """Where a row of tokens is; a long one goes on in the next line.
 
     Args:

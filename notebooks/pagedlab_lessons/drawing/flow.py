@@ -7,7 +7,7 @@ may be a pair: the first is for the wide drawing, the second for the narrow one.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
@@ -18,6 +18,7 @@ from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
+Pixels = Both[float]
 
 WIDTH = 1080  # pixels of a wide drawing
 BELOW = 4  # pixels below an item
@@ -26,8 +27,7 @@ LEGEND_GAP = 20  # pixels between two entries
 LEGEND_LINE = 20  # pixels from line to line
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """Where an item is drawn: its left, its top and its width, in pixels.
 
     Args:
@@ -52,7 +52,7 @@ class Space:
 
     def down(self, pixels: float) -> "Space":
         """Return the space below these pixels."""
-        return replace(self, y=self.y + pixels)
+        return self._replace(y=self.y + pixels)
 
 
 class Drawn(NamedTuple):
@@ -71,7 +71,7 @@ def stack(items: Sequence[Item], space: Space) -> Drawn:
     for item in items:
         drawn = item(space)
         parts += drawn.parts
-        space = replace(space, y=drawn.bottom)
+        space = space._replace(y=drawn.bottom)
     return Drawn(parts, space.y)
 
 
@@ -121,10 +121,10 @@ class Text:
     """
 
     text: Both[str]
-    size: Both[float] = (12.5, 11)
+    size: Pixels = (12.5, 11)
     color: str = draw.INK
     look: str = ""
-    above: Both[float] = 0
+    above: Pixels = 0
     tail: Both[str] = ""
     lines: Both[int] = 0
 
@@ -150,7 +150,7 @@ class Text:
         return Drawn(parts, y + BELOW)
 
 
-def title(text: Both[str], tail: Both[str] = "", above: Both[float] = 6) -> Text:
+def title(text: Both[str], tail: Both[str] = "", above: Pixels = 6) -> Text:
     """Return the title of what is below it."""
     return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
 
@@ -173,13 +173,13 @@ class Legend:
         above: pixels above it.
     """
 
-    entries: Both[Sequence[Entry]]
-    above: Both[float] = 0
+    entries: Sequence[Entry]
+    above: Pixels = 0
 
     def __call__(self, space: Space) -> Drawn:
         parts = []
         x, y = space.x, space.y + space.of(self.above)
-        for sample, meaning in space.of(self.entries):
+        for sample, meaning in self.entries:
             room = 40 if isinstance(sample, Word) else 20
             width = room + 6 + draw.wide(meaning, 12)
             if x > space.x and x + width > space.x + space.width:
@@ -217,10 +217,10 @@ class Blocks:
     blocks: Both[list[Block]]
     columns: Both[int]
     size: int = 0
-    height: Both[float] = (30, 26)
-    gap: Both[float] = (6, 4)
-    head: Both[float] = 0
-    font: Both[float] = (12.5, 12)
+    height: Pixels = (30, 26)
+    gap: Pixels = (6, 4)
+    head: Pixels = 0
+    font: Pixels = (12.5, 12)
 
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
@@ -242,8 +242,8 @@ class Pool:
 
     blocks: list[Block]
     columns: Both[int]
-    height: Both[float] = 19
-    gap: Both[float] = 3
+    height: Pixels = 19
+    gap: Pixels = 3
 
     def __call__(self, space: Space) -> Drawn:
         grid = grid_in(space, self.columns, self.height, self.gap)
@@ -262,12 +262,12 @@ class Named:
 
     name: str
     item: Item
-    left: Both[float] = 40
+    left: Pixels = 40
 
     def __call__(self, space: Space) -> Drawn:
         left = space.of(self.left)
         name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
-        room = replace(space, x=space.x + left, width=space.width - left)
+        room = space._replace(x=space.x + left, width=space.width - left)
         drawn = self.item(room)
         return Drawn([name, *drawn.parts], drawn.bottom)
 
@@ -332,7 +332,7 @@ class Lanes:
         path = f"M{first.corner(self.now)[0]:.1f} {space.y - 2:.0f}V{bottom:.0f}"
         parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
-            parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
+            parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
         scale = [(space.x, self.unit)]
         for number in range(0, int(self.stop) + 1, self.every):
             scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
@@ -392,9 +392,9 @@ def stations(
 def grid_in(
     space: Space,
     columns: Both[int],
-    height: Both[float],
-    gap: Both[float] = (6, 4),
-    head: Both[float] = 0,
+    height: Pixels,
+    gap: Pixels = (6, 4),
+    head: Pixels = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""
     across = max(1, space.of(columns))
@@ -423,7 +423,7 @@ class Beside:
         parts = []
         bottom = x = 0.0
         for column, share in zip(self.columns, shares, strict=True):
-            drawn = stack(column, replace(space, x=space.x + x, width=share * room))
+            drawn = stack(column, space._replace(x=space.x + x, width=share * room))
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
             x += share * room + BETWEEN

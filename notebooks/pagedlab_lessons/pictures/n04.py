@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
@@ -325,8 +326,7 @@ def _listed(numbers: Iterable[int]) -> str:
 # One step of a search -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """A beam before a step, and its likeliest next tokens.
 
     Args:

@@ -1,7 +1,7 @@
 """Notebook 08's opening: chats as the rows of a conventional cache, and in blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
@@ -38,8 +38,7 @@ LOOKS_OF_ROWS = [
 LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.pale, "empty slot")]
 
 
-@dataclass(frozen=True)
-class Chat:
+class Chat(NamedTuple):
     """A chat after a step.
 
     Args:

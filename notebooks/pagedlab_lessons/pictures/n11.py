@@ -185,7 +185,7 @@ class Piece:
             x += width + 8
             bottom = max(bottom, y + height)
         if not space.is_narrow:
-            room = replace(space, x=x + 8, y=y - 1, width=space.x + space.width - x - 8)
+            room = space._replace(x=x + 8, y=y - 1, width=space.x + space.width - x - 8)
             parts += Text(self.say, 14)(room).parts
         words = f"Rank {self.rank}, {self.name}: {self.say}."
         return Drawn([linked([self.name], words, *parts)], bottom + 4)
@@ -326,5 +326,5 @@ def _part(rank: int, part: int, ranks: int, hop: int) -> Block:
         said = "the total"
         word = Word("total", "new")
     if hop and part == (rank - hop) % ranks:
-        word = replace(word, text=f"↓ {word.text}")
+        word = word._replace(text=f"↓ {word.text}")
     return _cell(part, word, f"part{part}", f"Rank {rank}, part {part}: {said}.")

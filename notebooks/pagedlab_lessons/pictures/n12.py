@@ -6,8 +6,8 @@ draw_drafts(checks, words, "3 drafted", block_size)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
@@ -25,8 +25,7 @@ LEGEND: list[Entry] = [
 ]
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A draft that was checked.
 
     Args:
@@ -99,7 +98,7 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     own = "".join(words[known : known + 1]) if is_after else ""  # the model's own word
     shown = _words(check, words, is_after)
     if own and known < len(shown):
-        shown[known] = replace(shown[known], below=plain(own))  # in place of the first wrong one
+        shown[known] = shown[known]._replace(below=plain(own))  # in place of the first wrong one
     elif own:
         shown.append(Word(plain(own), "not stored"))
     blocks = []
