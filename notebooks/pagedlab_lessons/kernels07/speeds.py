@@ -130,8 +130,7 @@ def measured_now(answer: Any, **cut: int) -> Drawing:
     copy = 2 * k.nbytes / do_bench(lambda: target.copy_(k), return_mode="median") / 1e6
     own = rungs.decoder(answer, **cut)
     batch = q, k, v, tables, seq_lens
-    kernels = {"yours": own}
-    kernels |= dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))
+    kernels = {"yours": own, **dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))}
     kernels[PEERS["pagedlab"]] = partial(triton_attention, query_starts=starts)
     exact = triton_attention(*batch, query_starts=starts).double()
     error = (own(*batch) - exact).norm() / exact.norm()
