@@ -289,14 +289,14 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """What one of them does over the time: a name, bars, and words right of them on a wide page.
+    """What one of them does over the time: a name and bars. Words are in a wide page's right half.
 
     The first bar is pointed at with the name and the words.
     """
 
     name: str
     bars: Sequence[Bar]
-    words: str = ""
+    words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,6 @@ class Lanes:
         unit: of the scale.
         names: pixels left of the lanes.
         height: of a lane, in pixels.
-        share: of a wide page that the lanes have; the words have the rest.
         every: units between two numbers of the scale.
     """
 
@@ -320,11 +319,11 @@ class Lanes:
     unit: str
     names: float
     height: float = 11
-    share: float = 1
     every: int = 10
 
     def __call__(self, space: Space) -> Drawn:
-        width = space.pick(self.share, 1) * space.width
+        has_words = self.lanes[0].words is not None and not space.is_narrow
+        width = space.width / (2 if has_words else 1)
         unit = (width - self.names - 8) / self.stop
         first = Strip(space.x + self.names, space.y, unit, self.height, gap=1)
         pitch = space.pick(2.25, 2) + self.height
@@ -344,7 +343,7 @@ class Lanes:
         base = strip.y + strip.height / 2 + 4.5
         around = [draw.label(space.x, base, lane.name, 11, draw.SOFT)]
         if lane.words and not space.is_narrow:
-            left = self.share * (space.width - BETWEEN) + BETWEEN
+            left = (space.width + BETWEEN) / 2
             within = space.width - left
             around.append(draw.label(space.x + left, base, lane.words, 11.5, within=within))
         parts = []
@@ -405,26 +404,19 @@ def grid_in(
 
 @dataclass(frozen=True)
 class Beside:
-    """Lists of items: side by side on a wide page, below one another on a narrow one.
-
-    Args:
-        columns: the items of each column.
-        shares: of the width, one a column; by default they are equal.
-    """
+    """Lists of items: side by side on a wide page, below one another on a narrow one."""
 
     columns: Sequence[Sequence[Item]]
-    shares: Sequence[float] = ()
 
     def __call__(self, space: Space) -> Drawn:
         if space.is_narrow:
             return stack([item for column in self.columns for item in column], space)
-        shares = self.shares or len(self.columns) * [1 / len(self.columns)]
-        room = space.width - BETWEEN * (len(self.columns) - 1)
+        width = (space.width + BETWEEN) / len(self.columns) - BETWEEN
         parts = []
-        bottom = x = 0.0
-        for column, share in zip(self.columns, shares, strict=True):
-            drawn = stack(column, space._replace(x=space.x + x, width=share * room))
+        bottom = 0.0
+        for number, column in enumerate(self.columns):
+            x = space.x + number * (width + BETWEEN)
+            drawn = stack(column, space._replace(x=x, width=width))
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
-            x += share * room + BETWEEN
         return Drawn(parts, bottom)

@@ -52,7 +52,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
             )
         ),
         replace(shape, blocks=entries, columns=(12, 4), size=1),
-        Beside([[title(name)], [legend]], shares=(0.4, 0.6)),
+        Beside([[title(name)], [legend]]),
         replace(shape, blocks=memory, head=15),
     )
 

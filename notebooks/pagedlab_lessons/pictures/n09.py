@@ -27,7 +27,6 @@ from pagedlab_lessons.drawing.flow import (
     Text,
     note,
     page,
-    title,
 )
 
 Moment = Mapping[str, SequenceState]  # the sequences by name after a step
@@ -130,14 +129,14 @@ class _Side(NamedTuple):
             drawn.append(replace(block, links=links))
         used = sum(block.is_used for block in drawn)
         lanes = [self._lane(row, *of, moment) for row, of in enumerate(spans.items())]
-        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8)), NAMES)
-        head = title((self.title, name))
+        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
+        head = Text((self.title, name), 13, look=BOLD, above=6)
         count = note((f"{used} of {blocks} blocks are in use", ""))
         return [
-            Beside([[head], [Text(state, color=color, look=BOLD, above=(6, 0))]], SHARES),
+            Beside([[head], [Text(state, color=color, look=BOLD, above=(6, 0))]]),
             note(("", about)),
-            Lanes(lanes, self.longest, self.step, "step", NAMES, share=SHARES[0]),
-            Beside([[pool], [count]], SHARES),
+            Lanes(lanes, self.longest, self.step, "step", NAMES),
+            Beside([[pool], [count]]),
         ]
 
     def _link(self, name: str) -> str:
@@ -165,9 +164,6 @@ class _Side(NamedTuple):
         wrote = "".join(sequence.new_words).replace("\n", " ")
         shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else tail(wrote, 56, 60)
         return Lane(name, [bar], shown if wrote else "")
-
-
-SHARES = (0.57, 0.43)  # of a wide page: bars and blocks, words
 
 
 def _look(row: int) -> Look:
