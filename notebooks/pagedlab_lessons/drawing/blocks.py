@@ -421,8 +421,7 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
 def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[float]:
     """Return the width of each slot of a block, with the gap after it.
 
-    They are equal if all words fit then. Otherwise each word gets its room, and what is left is
-    shared out.
+    They are equal if all words fit then. Otherwise they are in proportion to the words.
 
     Args:
         words: in the slots.
@@ -437,10 +436,7 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     equal = within / len(rooms)
     if max(rooms) <= equal:
         return len(rooms) * [equal]
-    spare = within - sum(rooms)
-    if spare < 0:
-        return [within / sum(rooms) * room for room in rooms]
-    return [room + spare / len(rooms) for room in rooms]
+    return [within / sum(rooms) * room for room in rooms]
 
 
 def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:

@@ -117,7 +117,6 @@ class Text:
         look: more style.
         above: pixels above it.
         tail: a remark, after the text in the same line.
-        lines: that there is room for at least.
     """
 
     text: Both[str]
@@ -126,18 +125,16 @@ class Text:
     look: str = ""
     above: Pixels = 0
     tail: Both[str] = ""
-    lines: Both[int] = 0
 
     def __call__(self, space: Space) -> Drawn:
         text = space.of(self.text)
         size = space.of(self.size)
         lines = wrap(text, int(space.width / draw.wide("x", size)))
-        room = max(len(lines), space.of(self.lines))
-        if not room:
+        if not lines:
             return Drawn([], space.y)
         top = space.y + space.of(self.above)
         pitch = 1.35 * size
-        y = top + pitch * room
+        y = top + pitch * len(lines)
         parts = []
         for i, line in enumerate(lines):
             base = top + pitch * i + size

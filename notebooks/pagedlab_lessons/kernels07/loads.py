@@ -245,7 +245,7 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         rung: one of `RUNGS`.
         progress: which step, in per cent: 0 is the first one, 100 the last.
     """
-    change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6, lines=(1, 2))
+    change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6)
     if not loads:
         return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
     headline, cells = _memory(loads[rung], progress)
