@@ -148,13 +148,9 @@ def test_the_first_picture_follows_its_controls(first_picture, rung, progress, s
 
 def test_the_ladder_is_what_was_measured():
     assert list(speeds.METHODS)[:7] == list(ladder.RUNGS)
-    found = speeds.recorded()
     for shape, case in speeds.SHAPES.items():
-        measured = speeds.speeds_of(case)
-        rows = {row["method"]: row["GB/s"] for row in found["rows"] if row["case"] == case and "GB/s" in row}
-        assert measured == {name: rows[method] for method, name in speeds.METHODS.items() if method in rows}
-        text = speeds.draw_speeds(shape)
-        assert all(f"{name}: {speed:,.0f} GB/s" in html.unescape(text) for name, speed in measured.items())
+        text = html.unescape(speeds.draw_speeds(shape))
+        assert all(f"{name}: {speed:,.0f} GB/s" in text for name, speed in speeds.speeds_of(case).items())
 
 
 @interpreted

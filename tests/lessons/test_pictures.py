@@ -14,7 +14,7 @@ from pagedlab_lessons.pictures.n03 import two_stories
 from pagedlab_lessons.pictures.n04 import Tried, beam_tree, draw_step, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
 from pagedlab_lessons.pictures.n10 import draw_windows, windows_of
-from pagedlab_lessons.pictures.n11 import draw_cut, draw_pipeline, draw_ring
+from pagedlab_lessons.pictures.n11 import draw_pipeline, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
 
 from pagedlab.blocks import BlockPool, BlockTable
@@ -171,12 +171,6 @@ def test_a_ring_ends_with_every_total_on_every_rank(ranks):
         parts = said(draw_ring(ranks, hop))
         totals = sum("the total" in part for part in parts)
         assert totals == ranks * max(0, hop - ranks + 2)
-
-
-@pytest.mark.parametrize("is_attention", [False, True])
-def test_a_cut_layer_says_what_each_rank_has(is_attention, tiny):
-    parts = said(draw_cut(tiny.module.model.layers[0], is_attention))
-    assert sum("column-parallel" in part for part in parts) == sum("row-parallel" in part for part in parts) == 2
 
 
 def test_a_step_of_a_search_says_who_wins_and_what_becomes_of_each_beam():

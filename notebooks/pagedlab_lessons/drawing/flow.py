@@ -167,15 +167,13 @@ class Legend:
 
     Args:
         entries: samples and their meanings.
-        above: pixels above it.
     """
 
     entries: Sequence[Entry]
-    above: Pixels = 0
 
     def __call__(self, space: Space) -> Drawn:
         parts = []
-        x, y = space.x, space.y + space.of(self.above)
+        x, y = space.x, space.y
         for sample, meaning in self.entries:
             room = 40 if isinstance(sample, Word) else 20
             width = room + 6 + draw.wide(meaning, 12)

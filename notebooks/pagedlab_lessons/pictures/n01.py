@@ -9,6 +9,7 @@ from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
+    HALO,
     INK,
     LINE,
     WRONG,
@@ -73,8 +74,7 @@ def _held(holder: Holder, strip: Strip) -> str:
         x, y = strip.corner(stop - 1)
         x += strip.unit - room - 2  # at the end: the first slots are used, and must be seen
         if x > strip.corner(max(start, stop - 1 - (stop - 1) % strip.row))[0]:
-            drawn.append(box(x, y + 3, room, 15, CARD, 0.85))
-            drawn.append(label(x + 3, y + 15, holder.name, 11, look=BOLD))
+            drawn.append(label(x + 3, y + 15, holder.name, 11, look=f"{BOLD};{HALO}"))
         before += size
     return linked([holder.name.replace(" ", "-")], holder.say, *drawn)
 

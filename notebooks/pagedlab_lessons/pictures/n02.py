@@ -6,7 +6,7 @@ from dataclasses import replace
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import Block, Drawing, Owner, Word
-from pagedlab_lessons.drawing.flow import Beside, Blocks, Legend, page, title
+from pagedlab_lessons.drawing.flow import Blocks, Legend, page, title
 
 # The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
 # orange and vermilion: they are far apart.
@@ -40,7 +40,6 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         headline += f"; {left_out} more find no free block"
     columns = (16 // size, 8 // size)
     shape = Blocks([], columns, size, height=(44, 36), font=(12.5, 11))
-    legend = Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")], above=(6, 0))
     name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}; dashed: free"
     return page(
         headline,
@@ -52,8 +51,9 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
             )
         ),
         replace(shape, blocks=entries, columns=(12, 4), size=1),
-        Beside([[title(name)], [legend]]),
+        title(name),
         replace(shape, blocks=memory, head=15),
+        Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")]),
     )
 
 

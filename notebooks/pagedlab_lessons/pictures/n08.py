@@ -167,7 +167,7 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
     say = f"{chat.asked} {len(blocks)} blocks of {size} for {sequence.tokens} tokens."
 
     def draw(space: Space) -> Drawn:
-        wrote = tail(answer, *space.pick((70, 68), (44, 42)))
+        wrote = tail(answer, space.pick(70, 44))
         width = size * space.width / widest - 2
         drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
         if chat.end > step:

@@ -51,9 +51,9 @@ def steps_of(run: Sequence[Moment]) -> dict[str, Span]:
     return spans
 
 
-def tail(text: str, most: int, keep: int) -> str:
+def tail(text: str, most: int) -> str:
     """The end of a text that has `most` letters or more, from a word on."""
-    return text if len(text) < most else f"… {text[-keep:].split(' ', 1)[-1]}"
+    return text if len(text) < most else f"… {text[-most:].split(' ', 1)[-1]}"
 
 
 def race(
@@ -88,9 +88,8 @@ def race(
     pale = " Pale: later steps." if is_over else ""
     return page(
         f"After {step} steps, finished answers: {', '.join(done)}.",
-        Text((said + pale, ""), 13),
+        Text(said + pale, (13, 11)),
         *items,
-        Text(("", said)),
     )
 
 
@@ -113,7 +112,6 @@ class _Side(NamedTuple):
 
     def items(self, places: int, blocks: int, size: int) -> list[Item]:
         """A title, a row for each sequence, and the pool."""
-        name, _, about = self.title.partition(": ")
         spans = steps_of(self.run)
         moment = self.run[min(self.step, len(self.run) - 1)]
         waiting = sum(span.begin > self.step for span in spans.values())
@@ -130,11 +128,10 @@ class _Side(NamedTuple):
         used = sum(block.is_used for block in drawn)
         lanes = [self._lane(row, *of, moment) for row, of in enumerate(spans.items())]
         pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
-        head = Text((self.title, name), 13, look=BOLD, above=6)
+        head = Text(self.title, 13, look=BOLD, above=6)
         count = note((f"{used} of {blocks} blocks are in use", ""))
         return [
             Beside([[head], [Text(state, color=color, look=BOLD, above=(6, 0))]]),
-            note(("", about)),
             Lanes(lanes, self.longest, self.step, "step", NAMES),
             Beside([[pool], [count]]),
         ]
@@ -160,10 +157,8 @@ class _Side(NamedTuple):
         )
         bar = Bar(runs, [self._link(name)], say, "waits" if waits else "")
         sequence = moment[name]
-        prompt = "".join(sequence.words[: sequence.prompt])
-        wrote = "".join(sequence.new_words).replace("\n", " ")
-        shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else tail(wrote, 56, 60)
-        return Lane(name, [bar], shown if wrote else "")
+        words = sequence.words if sequence.num_new else []
+        return Lane(name, [bar], tail("".join(words).replace("\n", " "), 62))
 
 
 def _look(row: int) -> Look:

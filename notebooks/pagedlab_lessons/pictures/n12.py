@@ -114,7 +114,9 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         else:
             block = replace(block, say="a block that is not allocated yet")
         blocks.append(block)
-    said = _result(check, own) if is_after else _draft(check)
+    said = f"Drafted, and computed in one step: {' | '.join(map(plain, check.drafted))}"
+    if is_after:
+        said = _result(check, own)
     return page(
         f"Check {number} of {len(checks)}.  {said}",
         note(
@@ -136,11 +138,6 @@ def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
     known = [Word(plain(word)) for word in words[: check.position]]
     draft = zip(check.drafted, kinds, strict=True)
     return [*known, *(Word(plain(word), kind) for word, kind in draft)]
-
-
-def _draft(check: Check) -> str:
-    """The line of text before the check."""
-    return f"Drafted, and computed in one step: {' | '.join(map(plain, check.drafted))}"
 
 
 def _result(check: Check, own: str) -> str:
