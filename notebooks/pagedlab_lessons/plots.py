@@ -117,10 +117,10 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written
     beside its name.
     """
-    shares = {
-        name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()
-    }
-    percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
+    percent = {}
+    for name, row in rows.items():
+        shares = {kind: 100 * share for kind, share in row.items()}
+        percent[f"{name}  {shares['used']:.1f} %"] = shares
     stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))

@@ -124,7 +124,7 @@ class Text:
     color: str = draw.INK
     look: str = ""
     above: Pixels = 0
-    tail: Both[str] = ""
+    tail: str = ""
 
     def __call__(self, space: Space) -> Drawn:
         text = space.of(self.text)
@@ -139,15 +139,15 @@ class Text:
         for i, line in enumerate(lines):
             base = top + pitch * i + size
             parts.append(draw.label(space.x, base, line, size, self.color, look=self.look))
-        if tail := space.of(self.tail):
+        if self.tail:
             left = draw.wide(text, size) + 14
-            size_of_tail = 12 - space.is_narrow
             place = (space.x + left, y - 0.35 * size)
-            parts.append(draw.label(*place, tail, size_of_tail, draw.SOFT, space.width - left))
+            small = 12 - space.is_narrow
+            parts.append(draw.label(*place, self.tail, small, draw.SOFT, space.width - left))
         return Drawn(parts, y + BELOW)
 
 
-def title(text: Both[str], tail: Both[str] = "", above: Pixels = 6) -> Text:
+def title(text: Both[str], tail: str = "", above: Pixels = 6) -> Text:
     """Return the title of what is below it."""
     return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
 
