@@ -50,11 +50,6 @@ class Look(NamedTuple):
     is_pale: bool = False
 
     @property
-    def pale(self) -> "Look":
-        """The same look, with a tint for the colour."""
-        return self._replace(is_pale=True)
-
-    @property
     def tint(self) -> "Look":
         """A tint of the colour, without the hatch: text on it can be read."""
         return Look(self.color, is_pale=True)

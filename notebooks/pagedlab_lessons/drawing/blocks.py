@@ -380,7 +380,7 @@ def _ground_of_words(block: Block, place: Place) -> list[str]:
     x, y, width, height = place
     drawn = []
     for owner in bands:
-        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.pale))
+        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.tint))
         x += width / len(bands)
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
     return [*drawn, draw.box(*place, "none", 1, edge, "" if bands else DASHES)]

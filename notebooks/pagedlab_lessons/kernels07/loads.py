@@ -300,37 +300,34 @@ class Shown(NamedTuple):
     loads: dict[Program, Sequence[int]]
 
 
-_OF_PROGRAM = "the program that loads"
-_OF_HEAD = "the head of the program that loads"
-_OF_SEQUENCE = "the sequence of the program that loads"
 _TWO_PAGES = (2, 4, 1, 1)
 _PAGE_0 = range(4)
 _FILLED_OF_PAGE_1 = range(4, 7)
 SHOWN = {
     "weights": Shown(
         ["s"],
-        _OF_PROGRAM,
+        "the program that loads",
         "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
         (6,),
         {(0,): range(4), (1,): range(4, 6)},
     ),
     "scores": Shown(
         ["k"],
-        _OF_HEAD,
+        "the head of the program that loads",
         "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
         (2, 2, 2),
         {(0,): (0, 1, 4, 5), (1,): (2, 3, 6, 7)},
     ),
     "online_step": Shown(
         ["s", "v"],
-        _OF_PROGRAM,
+        "the program that loads",
         "Two values of four numbers: the only program loads each number once.",
         (2, 4),
         {(0,): range(8)},
     ),
     "paged_scores": Shown(
         ["table", "k_cache"],
-        _OF_HEAD,
+        "the head of the program that loads",
         "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
         "head 1.",
         (2, 2, 2, 2),
@@ -338,7 +335,7 @@ SHOWN = {
     ),
     "decode": Shown(
         ["k_cache"],
-        _OF_SEQUENCE,
+        "the sequence of the program that loads",
         "Two sequences, two query heads for a KV head: two programs load each key.",
         _TWO_PAGES,
         {
@@ -350,7 +347,7 @@ SHOWN = {
     ),
     "grouped": Shown(
         ["k_cache"],
-        _OF_SEQUENCE,
+        "the sequence of the program that loads",
         "Two sequences, two query heads for a KV head: one program loads each key.",
         _TWO_PAGES,
         {(0, 0): _PAGE_0, (1, 0): _FILLED_OF_PAGE_1},

@@ -33,9 +33,9 @@ STORED = Look(SEQUENCE_COLORS[0])
 LOOKS_OF_ROWS = [
     (STORED, "holds a token"),
     (PADDING, "padding"),
-    (STORED.pale, "of a chat that has ended"),
+    (STORED.tint, "of a chat that has ended"),
 ]
-LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.pale, "empty slot")]
+LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.tint, "empty slot")]
 
 
 class Chat(NamedTuple):
@@ -132,7 +132,7 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     columns = longest + step - 1
     start = longest - chat.sequence.prompt
     stop = longest + min(step, chat.end) - 1  # the token that was written last is not stored yet
-    look = chat.look.pale if chat.end <= step else chat.look
+    look = chat.look.tint if chat.end <= step else chat.look
     tokens = [
         Run(0, columns, PADDING, LINE),
         Run(start, stop, Look(CARD)),

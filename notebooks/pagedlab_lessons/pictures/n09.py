@@ -148,8 +148,8 @@ class _Side(NamedTuple):
         runs = [
             Run(0, min(waits, now), FREE, LINE),
             Run(waits, min(end, now), look),
-            Run(now, min(waits, self.shown), FREE.pale),
-            Run(max(waits, now), min(end, self.shown), look.pale),
+            Run(now, min(waits, self.shown), FREE.tint),
+            Run(max(waits, now), min(end, self.shown), look.tint),
         ]
         say = (
             f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step "
