@@ -290,7 +290,7 @@ class Lane(NamedTuple):
     """
 
     name: str
-    bars: Sequence[Bar]
+    bars: list[Bar]
     words: str | None = None
 
 
