@@ -123,7 +123,7 @@ class Text:
     size: Pixels = (12.5, 11)
     color: str = draw.INK
     look: str = ""
-    above: Pixels = 0
+    above: float = 0
     tail: str = ""
 
     def __call__(self, space: Space) -> Drawn:
@@ -132,7 +132,7 @@ class Text:
         lines = wrap(text, int(space.width / draw.wide("x", size)))
         if not lines:
             return Drawn([], space.y)
-        top = space.y + space.of(self.above)
+        top = space.y + self.above
         pitch = 1.35 * size
         y = top + pitch * len(lines)
         parts = []
@@ -147,7 +147,7 @@ class Text:
         return Drawn(parts, y + BELOW)
 
 
-def title(text: Both[str], tail: str = "", above: Pixels = 6) -> Text:
+def title(text: Both[str], tail: str = "", above: float = 6) -> Text:
     """Return the title of what is below it."""
     return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
 

@@ -131,7 +131,7 @@ class _Side(NamedTuple):
         head = Text(self.title, 13, look=BOLD, above=6)
         count = note((f"{used} of {blocks} blocks are in use", ""))
         return [
-            Beside([[head], [Text(state, color=color, look=BOLD, above=(6, 0))]]),
+            Beside([[head], [Text(state, color=color, look=BOLD, above=6)]]),
             Lanes(lanes, self.longest, self.step, "step", NAMES),
             Beside([[pool], [count]]),
         ]
