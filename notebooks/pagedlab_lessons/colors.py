@@ -26,25 +26,13 @@ WELL = "var(--well)"  # empty memory in a drawing; the page's theme decides
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "||")  # in matplotlib's words
 
 
-class HatchLines(NamedTuple):
-    """A hatch in SVG: lines in a tile of 7 pixels.
-
-    Args:
-        turn: of the tile, in degrees.
-        path: the lines.
-    """
-
-    turn: int
-    path: str
-
-
-HATCH_LINES = {
-    "//": HatchLines(45, "M0 0V7"),
-    "..": HatchLines(0, "M3 3h0"),
-    "\\\\": HatchLines(-45, "M0 0V7"),
-    "xx": HatchLines(45, "M0 0V7M0 3H7"),
-    "--": HatchLines(90, "M0 0V7"),
-    "||": HatchLines(0, "M0 0V7"),
+HATCH_LINES = {  # in SVG: a tile of 7 pixels, turned by some degrees, and the path of its lines
+    "//": (45, "M0 0V7"),
+    "..": (0, "M3 3h0"),
+    "\\\\": (-45, "M0 0V7"),
+    "xx": (45, "M0 0V7M0 3H7"),
+    "--": (90, "M0 0V7"),
+    "||": (0, "M0 0V7"),
 }
 
 
@@ -60,11 +48,6 @@ class Look(NamedTuple):
     color: str
     hatch: str = ""
     is_pale: bool = False
-
-    @property
-    def pale(self) -> "Look":
-        """The same look, with a tint for the colour."""
-        return self._replace(is_pale=True)
 
     @property
     def tint(self) -> "Look":

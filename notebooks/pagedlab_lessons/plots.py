@@ -13,9 +13,8 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -118,10 +117,10 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written
     beside its name.
     """
-    shares = {
-        name: {kind: 100 * share for kind, share in row.items()} for name, row in rows.items()
-    }
-    percent = {f"{name}  {row['used']:.1f} %": row for name, row in shares.items()}
+    percent = {}
+    for name, row in rows.items():
+        shares = {kind: 100 * share for kind, share in row.items()}
+        percent[f"{name}  {shares['used']:.1f} %"] = shares
     stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
@@ -174,21 +173,12 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
     ax.figure.legend(loc="outside lower center", ncols=4)
 
 
-@dataclass(frozen=True)
-class Span:
-    """One piece of a worker's time.
-
-    Args:
-        start: when it begins.
-        end: when it ends.
-        kind: what the worker does; one entry of the legend.
-        label: words in the span, if it is wide enough.
-    """
+class Span(NamedTuple):
+    """From when to when a worker does something; each kind is an entry of the legend."""
 
     start: float
     end: float
     kind: str
-    label: str = ""
 
 
 def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "time (ms)") -> None:
@@ -200,17 +190,12 @@ def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "tim
         xlabel: the name and unit of the time.
     """
     every = [span for spans in lanes.values() for span in spans]
-    end = max(span.end for span in every)
     looks = _looks_of(span.kind for span in every)
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     for y, spans in enumerate(lanes.values()):
-        for span in spans:
-            width = span.end - span.start
-            bar = ax.barh(y, width, 0.7, left=span.start, linewidth=0.5, **looks[span.kind])
-            if width > 0.02 * end * len(span.label):
-                ax.bar_label(bar, [span.label], label_type="center", color="black", bbox=ground)
+        for start, stop, kind in spans:
+            ax.barh(y, stop - start, 0.7, left=start, linewidth=0.5, **looks[kind])
     for kind, look in looks.items():
         ax.bar(0, 0, label=kind, **look)
     ax.set_yticks(range(len(lanes)), list(lanes))
-    ax.set(xlabel=xlabel, xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5))
+    ax.set(xlabel=xlabel, xlim=(0, max(span.end for span in every)), ylim=(len(lanes) - 0.5, -0.5))
     ax.figure.legend(loc="outside lower center", ncols=len(looks))

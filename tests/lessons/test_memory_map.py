@@ -6,7 +6,7 @@ import pytest
 from pagedlab_lessons.colors import MEMORY_LOOKS
 from pagedlab_lessons.drawing import NARROW, fill
 from pagedlab_lessons.memory import ALLOCATORS, make_allocator
-from pagedlab_lessons.pictures.n01 import ROW, memory_maps
+from pagedlab_lessons.pictures.n01 import memory_maps
 from pagedlab_lessons.simulation import simulate
 
 REQUESTS = [(20, 40), (60, 20), (10, 90), (30, 30), (50, 50), (12, 20)]
@@ -21,7 +21,7 @@ def test_the_boxes_are_as_wide_as_the_counts(name, step):
     run = simulate(REQUESTS, make_allocator(name, 256, max_length=128, placement="first-fit"), places=True)
     sample = run.samples[step]
     picture = memory_maps({name: run}, step)
-    for width, row, drawing in ((1080, ROW[0], str(picture)), (NARROW, ROW[1], picture.narrow)):
+    for width, row, drawing in ((1080, 192, str(picture)), (NARROW, 96, picture.narrow)):
         boxes = [(float(x), float(size), look) for x, size, look in BOX.findall(drawing)]
         for kind in ("used", "reserved", "internal"):
             look = fill(MEMORY_LOOKS[kind])

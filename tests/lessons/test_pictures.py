@@ -1,16 +1,12 @@
 """The opening pictures: SVG that parses, and draws what pool, tables and texts say."""
 
-import io
 import random
 import re
 from itertools import islice, pairwise
 from xml.etree import ElementTree
 
 import pytest
-import resvg_py
 from pagedlab_lessons.broken import NeverCopies
-from pagedlab_lessons.colors import Look
-from pagedlab_lessons.drawing import Table, shape, svg
 from pagedlab_lessons.memory import Contiguous, FirstFit
 from pagedlab_lessons.pictures.n01 import taken_places
 from pagedlab_lessons.pictures.n02 import position_to_slot
@@ -18,9 +14,8 @@ from pagedlab_lessons.pictures.n03 import two_stories
 from pagedlab_lessons.pictures.n04 import Tried, beam_tree, draw_step, lines_of_descent, parents_of
 from pagedlab_lessons.pictures.n05 import two_prompts
 from pagedlab_lessons.pictures.n10 import draw_windows, windows_of
-from pagedlab_lessons.pictures.n11 import Frame, draw_cut, draw_pipeline, draw_pools, draw_ring
+from pagedlab_lessons.pictures.n11 import draw_pipeline, draw_ring
 from pagedlab_lessons.pictures.n12 import checks_of, draw_drafts, moments_of
-from PIL import Image
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
@@ -57,15 +52,6 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken():
     parts = said(two_stories(right, right, 4))
     assert not any("memory holds" in part or "is a word of" in part for part in parts)
     assert {part for part in parts if "in both" in part} == {"block 0, in both tables: a b c d"}
-
-
-def test_two_stories_give_nine_blocks_nine_looks_without_a_hatch():
-    """A hatch would look like the line through a word that is overwritten."""
-    stories = told(BlockTable, ["a b c d" + " x" * 16, "a b c d" + " y" * 16], 4)
-    picture = two_stories(stories, stories, 4)
-    looks = dict(re.findall(r'data-link="b(\d+)"[^>]*><rect [^>]*fill="([^"]+)"', picture))
-    assert len({*looks.values()}) == len(looks) == 9
-    assert "<pattern" not in picture
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -140,8 +126,7 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
     checks, words = checks_of(record(llm, [said_twice], [exactly(24)]))
     assert sum(check.accepted for check in checks) == llm.stats.accepted_tokens
     assert sum(len(check.drafted) for check in checks) == llm.stats.drafted_tokens
-    for i, (check, *moments) in enumerate(zip(checks, *[iter(moments_of(checks))] * 2, strict=True)):
-        assert words[check.position : check.position + check.accepted] == check.drafted[: check.accepted], i
+    for check, *moments in zip(checks, *[iter(moments_of(checks))] * 2, strict=True):
         before, after = (draw_drafts(checks, words, moment, 8) for moment in moments)
         assert before.count("font-style:italic") - 1 == len(check.drafted), "one is in the legend"
         assert after.count("line-through") - 1 == len(check.drafted) - check.accepted
@@ -149,14 +134,6 @@ def test_drafts_stand_in_their_slots_before_and_after_the_check(tiny):
         assert sum("slots known" in text for text in said(after)) == held
         assert "textLength" not in after.narrow, "no word is squeezed on a phone"
         assert re.findall(r">block (\d+)</text>", before.narrow) == [str(number) for number in check.blocks]
-
-
-def test_a_full_block_is_as_dark_as_the_filled_part_of_another():
-    table = Table("r0", [0, 1], 3, Look("#e69f00"), ["a", " b", " c"])
-    frames = [Frame([table], [[[1.0], [2.0]]])]
-    picture = draw_pools(frames, 0, 2, ["both heads"])
-    fills = re.findall(r'<rect [^>]*fill-opacity="([^"]*)"', picture.split("Pool of rank 0")[1])
-    assert len(fills) == 4, "in each block a tint of the whole, and over it what is filled"
 
 
 def test_the_user_who_is_out_of_memory_is_the_first_that_does_not_fit():
@@ -181,13 +158,6 @@ def test_a_word_lies_where_its_table_says():
         )
 
 
-def test_stripes_leave_no_hole_between_their_tiles():
-    drawing = svg(40, 40, [shape(0, 0, 40, 40, Look("#e69f00", "//"))])
-    with Image.open(io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=drawing, zoom=4)))) as picture:
-        inside = picture.crop((40, 40, 120, 120))
-        assert inside.getextrema()[2:] == ((0, 0), (255, 255)), "neither colour has blue, and nothing shines through"
-
-
 @pytest.mark.parametrize(("stages", "batches"), [(2, 1), (3, 3), (4, 3)])
 def test_a_pipeline_is_idle_as_its_headline_says(stages, batches):
     first_stage = [part for part in said(draw_pipeline(stages, batches)) if part.startswith("Stage 0")]
@@ -201,13 +171,6 @@ def test_a_ring_ends_with_every_total_on_every_rank(ranks):
         parts = said(draw_ring(ranks, hop))
         totals = sum("the total" in part for part in parts)
         assert totals == ranks * max(0, hop - ranks + 2)
-
-
-@pytest.mark.parametrize("is_attention", [False, True])
-def test_a_cut_layer_says_what_each_rank_has(is_attention, tiny):
-    parts = said(draw_cut(tiny.module.model.layers[0], is_attention))
-    assert len(parts) == 12
-    assert sum("column-parallel" in part for part in parts) == sum("row-parallel" in part for part in parts) == 2
 
 
 def test_a_step_of_a_search_says_who_wins_and_what_becomes_of_each_beam():

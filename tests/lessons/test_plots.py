@@ -53,8 +53,8 @@ STEPS = {
     "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
 }
 LANES = {
-    "host": [Span(0, 2, "plans", "1"), Span(4, 6, "collects", "much too long for this")],
-    "GPU": [Span(2, 4, "computes", "1")],
+    "host": [Span(0, 2, "plans"), Span(4, 6, "collects")],
+    "GPU": [Span(2, 4, "computes")],
 }
 CHARTS = {  # what draws it; the names of its rows; left edge and width of each bar; what is written
     "shares": (
@@ -69,7 +69,7 @@ CHARTS = {  # what draws it; the names of its rows; left edge and width of each 
         [(0, 1.5), (0, 1.5), (1.5, 0.5), (1.5, 0.5), (2, 0), (2, 0.25), (2, 8), (2.25, 0.25)],
         ["10.0 ms, busy 20%", "2.5 ms, busy 90%"],
     ),
-    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], ["1", "1"]),
+    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], []),
 }
 
 

@@ -1,7 +1,7 @@
 """Blocks, words in their slots, and rows of tokens."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from pagedlab_lessons.drawing import elements as draw
 
 # so that a number can be read on a pattern
 HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"
+DASHES = 'stroke-dasharray="4 3"'
 MOST_BANDS = 4  # owners whose colours a block shows
 GAP = 3.0  # pixels between the slots of a block
 SLOT_PADDING = 6  # pixels beside a word in its slot
@@ -19,8 +20,7 @@ LINE_PITCH = 17  # pixels from line to line in a block
 # What is drawn ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """The contents of a slot.
 
     Args:
@@ -40,8 +40,7 @@ class Word:
     say: str = ""
 
 
-@dataclass(frozen=True)
-class WordKind:
+class WordKind(NamedTuple):
     """How a word is drawn.
 
     Args:
@@ -72,8 +71,7 @@ WORD_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """A sequence whose table lists a block.
 
     Args:
@@ -123,7 +121,7 @@ class Block:
     @property
     def is_used(self) -> bool:
         """Whether it has a reference."""
-        return self.count > 0 or bool(self.owners)
+        return bool(self.count or self.owners)
 
     @property
     def bands(self) -> tuple[Owner, ...]:
@@ -135,8 +133,7 @@ class Block:
         return (Owner("", CACHED),) if self.is_cached else ()
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A sequence's block table.
 
     Args:
@@ -238,8 +235,7 @@ class Place(NamedTuple):
     height: float
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """Cells in rows.
 
     Args:
@@ -259,20 +255,6 @@ class Grid:
     height: float
     gap: float = 4
     head: float = 0
-
-    @classmethod
-    def within(
-        cls,
-        x: float,
-        y: float,
-        width: float,
-        columns: int,
-        height: float,
-        gap: float = 4,
-        head: float = 0,
-    ) -> "Grid":
-        """Return a grid with this many columns in `width` pixels."""
-        return cls(x, y, columns, (width + gap) / columns - gap, height, gap, head)
 
     def corner(self, number: int) -> tuple[float, float]:
         """The left and the top of a cell."""
@@ -336,7 +318,7 @@ def _block(block: Block, place: Place, size: int) -> str:
             drawn.append(draw.shape(*band, owner.look.tint))
         drawn.append(draw.shape(*filled, owner.look.tint if block.lines else owner.look))
     if block.count and not block.owners:
-        drawn.append(draw.box(*place, "none", 1, draw.BAD, 'stroke-dasharray="4 3"'))
+        drawn.append(draw.box(*place, "none", 1, draw.BAD, DASHES))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
     ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
     if bands:
@@ -398,11 +380,10 @@ def _ground_of_words(block: Block, place: Place) -> list[str]:
     x, y, width, height = place
     drawn = []
     for owner in bands:
-        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.pale))
+        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.tint))
         x += width / len(bands)
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    dashes = 'stroke-dasharray="4 3"' if not bands else ""
-    return [*drawn, draw.box(*place, "none", 1, edge, dashes)]
+    return [*drawn, draw.box(*place, "none", 1, edge, "" if bands else DASHES)]
 
 
 def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
@@ -419,7 +400,7 @@ def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
     if block.note:
         drawn.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, right - left))
     if block.mark:
-        drawn.append(draw.label(right - 10, y + 15, block.mark, 13, draw.WRONG, 0, draw.BOLD))
+        drawn.append(draw.label(right - 10, y + 15, block.mark, 13, draw.WRONG, look=draw.BOLD))
     base = y + min(36, 19 + (height - 15) / 2)
     return drawn + _words(block.words, x + 7, base, width - 13, font)
 
@@ -440,8 +421,7 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
 def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[float]:
     """Return the width of each slot of a block, with the gap after it.
 
-    They are equal if all words fit then. Otherwise each word gets its room, and what is left is
-    shared out.
+    They are equal if all words fit then. Otherwise they are in proportion to the words.
 
     Args:
         words: in the slots.
@@ -451,41 +431,33 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     rooms = []
     for word in words:
         number = "" if word.number is None else str(word.number)
-        longest = max(word.text, word.below, number, key=len)
-        rooms.append(GAP + SLOT_PADDING + draw.wide(longest, font))
-    if max(rooms) <= within / len(rooms):
-        return len(rooms) * [within / len(rooms)]
-    spare = within - sum(rooms)
-    if spare < 0:
-        return [within / sum(rooms) * room for room in rooms]
-    return [room + spare / len(rooms) for room in rooms]
+        longest = max(len(word.text), len(word.below), len(number))
+        rooms.append(GAP + SLOT_PADDING + draw.wide(longest * "x", font))
+    equal = within / len(rooms)
+    if max(rooms) <= equal:
+        return len(rooms) * [equal]
+    return [within / sum(rooms) * room for room in rooms]
 
 
 def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
     """Draw the slots of a block side by side, with words in this font."""
     words = [*block.words, *size * [Word("", "empty")]][:size]
     color = block.bands[0].look.color if block.bands else draw.SOFT
-    x = place.x + GAP
+    inside = place._replace(x=place.x + GAP, y=place.y + GAP, height=place.height - 2 * GAP)
     drawn = []
-    widths = _widths_of_slots(words, place.width - GAP, font)
-    for word, pitch in zip(words, widths, strict=True):
-        inside = Place(x, place.y + GAP, pitch - GAP, place.height - 2 * GAP)
-        parts = slot(word, inside, color, font)
-        if word.say:
-            parts = [draw.linked(word.links, word.say, *parts)]
-        drawn += parts
-        x += pitch
+    for word, pitch in zip(words, _widths_of_slots(words, place.width - GAP, font), strict=True):
+        parts = slot(word, inside._replace(width=pitch - GAP), color, font)
+        drawn += [draw.linked(word.links, word.say, *parts)] if word.say else parts
+        inside = inside._replace(x=inside.x + pitch)
     return drawn
 
 
 def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
     """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
-    ground = Look(color, is_pale=True) if kind.has_ground else Look("none")
+    ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
     edge = color if kind.has_edge else draw.LINE
-    dashes = 'stroke-dasharray="4 3"' if kind.is_dashed else ""
-    share = draw.TINT if ground.is_pale else 1
-    drawn = [draw.box(*place, ground.color, share, edge, dashes)]
+    drawn = [draw.box(*place, ground, share, edge, DASHES if kind.is_dashed else "")]
     left = place.x + 3
     within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5
@@ -508,8 +480,7 @@ def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
 # Rows of tokens -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Neighbouring tokens, slots or steps that look alike.
 
     Args:
@@ -525,8 +496,7 @@ class Run:
     edge: str = "none"
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """Where a row of tokens is; a long one goes on in the next line.
 
     Args:
@@ -562,17 +532,12 @@ def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
     """
     drawn = []
     for run in runs:
-        for start, stop in _lines_of(run, strip.row):
-            x, y = strip.corner(start)
+        start = run.start
+        while start < run.stop:
+            stop = run.stop
+            if strip.row:
+                stop = min(stop, (start // strip.row + 1) * strip.row)
             width = max(0.5, (stop - start) * strip.unit - strip.gap)
-            drawn.append(draw.shape(x, y, width, strip.height, run.look, run.edge))
+            drawn.append(draw.shape(*strip.corner(start), width, strip.height, run.look, run.edge))
+            start = stop
     return drawn
-
-
-def _lines_of(run: Run, row: int) -> Iterator[tuple[float, float]]:
-    """Yield the part of a run in each line: its first token, and the one after its last."""
-    start = run.start
-    while start < run.stop:
-        stop = min(run.stop, (start // row + 1) * row) if row else run.stop
-        yield start, stop
-        start = stop

@@ -7,6 +7,7 @@ picture says of an element.
 import html
 import re
 from collections.abc import Iterable
+from itertools import groupby
 
 from pagedlab_lessons.colors import HATCH_LINES, HATCHES, VERMILION, Look
 
@@ -224,17 +225,12 @@ def shortened(text: str, size: float, within: float) -> str:
 
 def runs(block_ids: Iterable[int | None]) -> str:
     """Return block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    found: list[list[int]] = []
-    for block_id in block_ids:
-        if block_id is None:
-            continue
-        if found and block_id == found[-1][-1] + 1:
-            found[-1].append(block_id)
-        else:
-            found.append([block_id])
-    return ", ".join(
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found
-    )
+    found: list[str] = []
+    numbers = [number for number in block_ids if number is not None]
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [str(number) for _, number in pairs]
+        found += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
+    return ", ".join(found)
 
 
 def plain(token: str) -> str:

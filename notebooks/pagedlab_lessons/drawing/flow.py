@@ -7,7 +7,7 @@ may be a pair: the first is for the wide drawing, the second for the narrow one.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
@@ -18,6 +18,7 @@ from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
+Pixels = Both[float]
 
 WIDTH = 1080  # pixels of a wide drawing
 BELOW = 4  # pixels below an item
@@ -26,8 +27,7 @@ LEGEND_GAP = 20  # pixels between two entries
 LEGEND_LINE = 20  # pixels from line to line
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """Where an item is drawn: its left, its top and its width, in pixels.
 
     Args:
@@ -52,7 +52,7 @@ class Space:
 
     def down(self, pixels: float) -> "Space":
         """Return the space below these pixels."""
-        return replace(self, y=self.y + pixels)
+        return self._replace(y=self.y + pixels)
 
 
 class Drawn(NamedTuple):
@@ -71,7 +71,7 @@ def stack(items: Sequence[Item], space: Space) -> Drawn:
     for item in items:
         drawn = item(space)
         parts += drawn.parts
-        space = replace(space, y=drawn.bottom)
+        space = space._replace(y=drawn.bottom)
     return Drawn(parts, space.y)
 
 
@@ -117,40 +117,37 @@ class Text:
         look: more style.
         above: pixels above it.
         tail: a remark, after the text in the same line.
-        lines: that there is room for at least.
     """
 
     text: Both[str]
-    size: Both[float] = (12.5, 11)
+    size: Pixels = (12.5, 11)
     color: str = draw.INK
     look: str = ""
-    above: Both[float] = 0
-    tail: Both[str] = ""
-    lines: Both[int] = 0
+    above: float = 0
+    tail: str = ""
 
     def __call__(self, space: Space) -> Drawn:
         text = space.of(self.text)
         size = space.of(self.size)
         lines = wrap(text, int(space.width / draw.wide("x", size)))
-        room = max(len(lines), space.of(self.lines))
-        if not room:
+        if not lines:
             return Drawn([], space.y)
-        top = space.y + space.of(self.above)
+        top = space.y + self.above
         pitch = 1.35 * size
-        y = top + pitch * room
+        y = top + pitch * len(lines)
         parts = []
         for i, line in enumerate(lines):
             base = top + pitch * i + size
             parts.append(draw.label(space.x, base, line, size, self.color, look=self.look))
-        if tail := space.of(self.tail):
+        if self.tail:
             left = draw.wide(text, size) + 14
-            size_of_tail = 12 - space.is_narrow
             place = (space.x + left, y - 0.35 * size)
-            parts.append(draw.label(*place, tail, size_of_tail, draw.SOFT, space.width - left))
+            small = 12 - space.is_narrow
+            parts.append(draw.label(*place, self.tail, small, draw.SOFT, space.width - left))
         return Drawn(parts, y + BELOW)
 
 
-def title(text: Both[str], tail: Both[str] = "", above: Both[float] = 6) -> Text:
+def title(text: Both[str], tail: str = "", above: float = 6) -> Text:
     """Return the title of what is below it."""
     return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
 
@@ -170,16 +167,14 @@ class Legend:
 
     Args:
         entries: samples and their meanings.
-        above: pixels above it.
     """
 
-    entries: Both[Sequence[Entry]]
-    above: Both[float] = 0
+    entries: Sequence[Entry]
 
     def __call__(self, space: Space) -> Drawn:
         parts = []
-        x, y = space.x, space.y + space.of(self.above)
-        for sample, meaning in space.of(self.entries):
+        x, y = space.x, space.y
+        for sample, meaning in self.entries:
             room = 40 if isinstance(sample, Word) else 20
             width = room + 6 + draw.wide(meaning, 12)
             if x > space.x and x + width > space.x + space.width:
@@ -217,10 +212,10 @@ class Blocks:
     blocks: Both[list[Block]]
     columns: Both[int]
     size: int = 0
-    height: Both[float] = (30, 26)
-    gap: Both[float] = (6, 4)
-    head: Both[float] = 0
-    font: Both[float] = (12.5, 12)
+    height: Pixels = (30, 26)
+    gap: Pixels = (6, 4)
+    head: Pixels = 0
+    font: Pixels = (12.5, 12)
 
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
@@ -242,8 +237,8 @@ class Pool:
 
     blocks: list[Block]
     columns: Both[int]
-    height: Both[float] = 19
-    gap: Both[float] = 3
+    height: Pixels = 19
+    gap: Pixels = 3
 
     def __call__(self, space: Space) -> Drawn:
         grid = grid_in(space, self.columns, self.height, self.gap)
@@ -262,12 +257,12 @@ class Named:
 
     name: str
     item: Item
-    left: Both[float] = 40
+    left: Pixels = 40
 
     def __call__(self, space: Space) -> Drawn:
         left = space.of(self.left)
         name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
-        room = replace(space, x=space.x + left, width=space.width - left)
+        room = space._replace(x=space.x + left, width=space.width - left)
         drawn = self.item(room)
         return Drawn([name, *drawn.parts], drawn.bottom)
 
@@ -295,7 +290,7 @@ class Lane(NamedTuple):
     """
 
     name: str
-    bars: Sequence[Bar]
+    bars: list[Bar]
     words: str = ""
 
 
@@ -305,20 +300,22 @@ class Lanes:
 
     Args:
         lanes: from top to bottom.
-        stop: where the scale ends; it has a number every ten units, or fewer if it is long.
+        stop: where the scale ends.
         now: where the line is.
         unit: of the scale.
         names: pixels left of the lanes.
         height: of a lane, in pixels.
+        every: units between two numbers of the scale.
         share: of a wide page that the lanes have; the words have the rest.
     """
 
     lanes: Sequence[Lane]
-    stop: int
-    now: int
+    stop: float
+    now: float
     unit: str
     names: float
     height: float = 11
+    every: int = 10
     share: float = 1
 
     def __call__(self, space: Space) -> Drawn:
@@ -330,9 +327,9 @@ class Lanes:
         path = f"M{first.corner(self.now)[0]:.1f} {space.y - 2:.0f}V{bottom:.0f}"
         parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
-            parts += self._lane(lane, replace(first, y=space.y + pitch * row), space)
+            parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
         scale = [(space.x, self.unit)]
-        for number in range(0, self.stop + 1, 10 * (1 + self.stop // 250)):
+        for number in range(0, int(self.stop) + 1, self.every):
             scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
         parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
         return Drawn(parts, bottom + 20)
@@ -390,37 +387,32 @@ def stations(
 def grid_in(
     space: Space,
     columns: Both[int],
-    height: Both[float],
-    gap: Both[float] = (6, 4),
-    head: Both[float] = 0,
+    height: Pixels,
+    gap: Pixels = (6, 4),
+    head: Pixels = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""
-    shape = (max(1, space.of(columns)), space.of(height), space.of(gap), space.of(head))
-    return Grid.within(space.x, space.y, space.width, *shape)
+    across = max(1, space.of(columns))
+    between = space.of(gap)
+    width = (space.width + between) / across - between
+    return Grid(space.x, space.y, across, width, space.of(height), between, space.of(head))
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Lists of items: side by side on a wide page, below one another on a narrow one.
-
-    Args:
-        columns: the items of each column.
-        shares: of the width, one a column; by default they are equal.
-    """
+    """Lists of items: side by side on a wide page, below one another on a narrow one."""
 
     columns: Sequence[Sequence[Item]]
-    shares: Sequence[float] = ()
 
     def __call__(self, space: Space) -> Drawn:
         if space.is_narrow:
             return stack([item for column in self.columns for item in column], space)
-        shares = self.shares or len(self.columns) * [1 / len(self.columns)]
-        room = space.width - BETWEEN * (len(self.columns) - 1)
+        width = (space.width + BETWEEN) / len(self.columns) - BETWEEN
         parts = []
-        bottom = x = 0.0
-        for column, share in zip(self.columns, shares, strict=True):
-            drawn = stack(column, replace(space, x=space.x + x, width=share * room))
+        bottom = 0.0
+        for number, column in enumerate(self.columns):
+            x = space.x + number * (width + BETWEEN)
+            drawn = stack(column, space._replace(x=x, width=width))
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
-            x += share * room + BETWEEN
         return Drawn(parts, bottom)

@@ -40,11 +40,7 @@ from pagedlab_lessons.drawing import (
 )
 from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
-from pagedlab_lessons.kernels07.speeds import (
-    RUNGS,
-    Bars,
-    measured_now,
-)
+from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore
 
 Done = tuple[tuple[int, Program], ...]  # the step and the program of each load of a cell
@@ -249,7 +245,7 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         rung: one of `RUNGS`.
         progress: which step, in per cent: 0 is the first one, 100 the last.
     """
-    change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6, lines=(1, 2))
+    change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6)
     if not loads:
         return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
     headline, cells = _memory(loads[rung], progress)
@@ -304,37 +300,34 @@ class Shown(NamedTuple):
     loads: dict[Program, Sequence[int]]
 
 
-_OF_PROGRAM = "the program that loads"
-_OF_HEAD = "the head of the program that loads"
-_OF_SEQUENCE = "the sequence of the program that loads"
 _TWO_PAGES = (2, 4, 1, 1)
 _PAGE_0 = range(4)
 _FILLED_OF_PAGE_1 = range(4, 7)
 SHOWN = {
     "weights": Shown(
         ["s"],
-        _OF_PROGRAM,
+        "the program that loads",
         "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
         (6,),
         {(0,): range(4), (1,): range(4, 6)},
     ),
     "scores": Shown(
         ["k"],
-        _OF_HEAD,
+        "the head of the program that loads",
         "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
         (2, 2, 2),
         {(0,): (0, 1, 4, 5), (1,): (2, 3, 6, 7)},
     ),
     "online_step": Shown(
         ["s", "v"],
-        _OF_PROGRAM,
+        "the program that loads",
         "Two values of four numbers: the only program loads each number once.",
         (2, 4),
         {(0,): range(8)},
     ),
     "paged_scores": Shown(
         ["table", "k_cache"],
-        _OF_HEAD,
+        "the head of the program that loads",
         "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
         "head 1.",
         (2, 2, 2, 2),
@@ -342,7 +335,7 @@ SHOWN = {
     ),
     "decode": Shown(
         ["k_cache"],
-        _OF_SEQUENCE,
+        "the sequence of the program that loads",
         "Two sequences, two query heads for a KV head: two programs load each key.",
         _TWO_PAGES,
         {
@@ -354,7 +347,7 @@ SHOWN = {
     ),
     "grouped": Shown(
         ["k_cache"],
-        _OF_SEQUENCE,
+        "the sequence of the program that loads",
         "Two sequences, two query heads for a KV head: one program loads each key.",
         _TWO_PAGES,
         {(0, 0): _PAGE_0, (1, 0): _FILLED_OF_PAGE_1},
@@ -452,7 +445,7 @@ def bench(answer: Any = None, **cut: int) -> Explorer:
     if INTERPRETED:
         found = {name: bytes_of(x) for name, x in loads_of_rungs(LENGTHS, answer).items()}
         times = {name: loaded / needed for name, (needed, loaded) in found.items()}
-        bars = Bars(times, 1, "the floor: each byte once", "{:.2g} x", now="yours")
+        bars = ladder(times, "{:.2g}", "x", 1, "the floor", "yours")
         drawing = page("Bytes of keys loaded, for each byte that is needed", bars)
     else:
         drawing = measured_now(answer, **cut)

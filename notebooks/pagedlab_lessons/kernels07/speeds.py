@@ -4,30 +4,21 @@ The speeds are those of data/results, measured by `benchmarks/attention.py --run
 measures a reader's kernel beside the rungs.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from pagedlab.shipped import results
-from pagedlab_lessons.colors import sequence_color
-from pagedlab_lessons.drawing import (
-    BOLD,
-    HALO,
-    INK,
-    LINE,
-    SOFT,
-    Drawing,
-    Place,
-    box,
-    label,
-    linked,
-    wide,
-)
-from pagedlab_lessons.drawing.flow import Drawn, Space, page
+from pagedlab_lessons.colors import BLUE, ORANGE, VERMILION, Look
+from pagedlab_lessons.drawing import Drawing, Run
+from pagedlab_lessons.drawing.flow import Bar, Lane, Lanes, page
 
+RUNG = Look(BLUE)
+PEER = Look(ORANGE, "//", is_pale=True)
+MARKED = Look(VERMILION)
 SHAPES = {
     "Llama-3-8B, 32 x 4,096": "llama-3-8b decode 32 x 4096, block 16",
     "Qwen2.5-7B, 64 x 4,096": "qwen2.5-7b decode 64 x 4096, block 16",
@@ -76,68 +67,29 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
     return {name: rows[method] for method, name in METHODS.items() if method in rows}
 
 
-@dataclass(frozen=True)
-class Bars:
-    """A bar for each kernel, and a dotted line that they are compared with.
+def ladder(
+    values: Mapping[str, float], written: str, unit: str, line: float, says: str, now: str
+) -> Lanes:
+    """Return a bar for each kernel, and a dashed line that they are compared with.
 
     Args:
         values: by name.
-        line: the value of the line.
-        line_says: what it is.
         written: how a value is written.
-        unit: of the value, as it is said.
+        unit: of the values.
+        line: the value of the line.
+        says: what it is.
         now: the name to mark.
     """
-
-    values: dict[str, float]
-    line: float
-    line_says: str
-    written: str = "{:,.0f}"
-    unit: str = ""
-    now: str = ""
-
-    def __call__(self, space: Space) -> Drawn:
-        left = space.x + space.pick(184, 172)
-        unit = (space.x + space.width - 50 - left) / max(self.line, *self.values.values())
-        end = left + unit * self.line
-        pitch = space.pick(26, 18)
-        y = space.y + 12
-        line = f"M{end:.1f} {space.y + 4:.0f}V{y + pitch * len(self.values):.0f}"
-        parts = [f'<path d="{line}" stroke="{INK}" stroke-dasharray="3 3" fill="none"/>']
-        for name in self.values:
-            parts.append(self._bar(name, Place(space.x, y, left - space.x, pitch), unit))
-            y += pitch
-        place = min(end, space.x + space.width) - wide(self.line_says, 12)
-        parts.append(label(place, y + 14, self.line_says, 12, SOFT))
-        return Drawn(parts, y + 22)
-
-    def _bar(self, name: str, place: Place, unit: float) -> str:
-        """Draw a bar, its name in `place` and its value behind it."""
-        x, y, width, pitch = place
-        base = y + pitch / 2 + 1
-        value = self.written.format(self.values[name])
-        bar = unit * self.values[name]
-        color, share = self._look(name)
-        look = BOLD if name == self.now else ""
-        drawn = [
-            box(x, y, width + bar, pitch - 5, LINE, 0),  # the whole row can be pointed at
-            box(x + width, y, bar, pitch - 5, color, share, color),
-            label(x, base, name, 12, INK, width - 8, look),
-            label(x + width + bar + 5, base, value, 12, look=f"{look};{HALO}"),
-        ]
-        of_line = f"{self.values[name] / self.line:.1%} of {self.line_says.partition(':')[0]}"
-        return linked([name], f"{name}: {value}{self.unit}, {of_line}", *drawn)
-
-    def _look(self, name: str) -> tuple[str, float]:
-        """Return the colour of a bar and its share: the marked one, a rung, or a peer."""
-        if name == self.now:
-            return sequence_color(5), 1
-        return (sequence_color(0), 0.75) if name in RUNGS else (sequence_color(1), 0.3)
-
-
-def ladder(speeds: dict[str, float], copy: float, now: str) -> Bars:
-    """Return bars of speeds in GB/s, beside the speed of a copy."""
-    return Bars(speeds, copy, f"a copy: {copy:,.0f}", unit=" GB/s", now=now)
+    lanes = []
+    for name, value in values.items():
+        look = RUNG if name in RUNGS else PEER
+        number = written.format(value)
+        say = f"{name}: {number} {unit}, {value / line:.1%} of {says}"
+        bar = Bar([Run(0, value, MARKED if name == now else look)], [name], say)
+        lanes.append(Lane(f"{name:25}{number:>6}", [bar]))
+    longest = max(line, *values.values())
+    names = f"{unit}; dashed: {says}"
+    return Lanes(lanes, longest, line, names, names=212, height=18, every=round(line))
 
 
 def draw_speeds(shape: str) -> Drawing:
@@ -148,8 +100,14 @@ def draw_speeds(shape: str) -> Drawing:
     """
     found = recorded()
     headline = f"{found['machine']['card']}: GB/s of keys and values, {shape}"
-    rung = list(RUNGS)[-1]
-    return page(headline, ladder(speeds_of(SHAPES[shape]), found["roofs"]["copy"] / 1e9, rung))
+    copy = found["roofs"]["copy"] / 1e9
+    now = list(RUNGS)[-1]
+    return page(headline, of_a_copy(speeds_of(SHAPES[shape]), copy, now))
+
+
+def of_a_copy(speeds: Mapping[str, float], copy: float, now: str) -> Lanes:
+    """Return bars of speeds in GB/s, beside the speed of a copy."""
+    return ladder(speeds, "{:,.0f}", "GB/s", copy, "a copy", now)
 
 
 def measured_now(answer: Any, **cut: int) -> Drawing:
@@ -172,8 +130,7 @@ def measured_now(answer: Any, **cut: int) -> Drawing:
     copy = 2 * k.nbytes / do_bench(lambda: target.copy_(k), return_mode="median") / 1e6
     own = rungs.decoder(answer, **cut)
     batch = q, k, v, tables, seq_lens
-    kernels = {"yours": own}
-    kernels |= dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))
+    kernels = {"yours": own, **dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))}
     kernels[PEERS["pagedlab"]] = partial(triton_attention, query_starts=starts)
     exact = triton_attention(*batch, query_starts=starts).double()
     error = (own(*batch) - exact).norm() / exact.norm()
@@ -186,4 +143,4 @@ def measured_now(answer: Any, **cut: int) -> Drawing:
             speeds[name] = 2 * k.nbytes / ms / 1e6
     card = torch.cuda.get_device_name()
     headline = f"{card}, measured now: GB/s of keys and values, Llama-3-8B, 32 x 4,096"
-    return page(headline, ladder(speeds, copy, "yours"))
+    return page(headline, of_a_copy(speeds, copy, "yours"))

@@ -26,7 +26,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import count
 from multiprocessing import get_context
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -40,6 +39,7 @@ from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.kernels07 import ladder
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
+from pagedlab_lessons.kernels07.speeds import RUNGS
 
 MARGIN = 4096  # elements on either side of a tensor
 
@@ -232,8 +232,6 @@ class Allocations(TorchFunctionMode):
 
 # Kernels as text ----------------------------------------------------------------------------------
 
-_NUMBERS = count()
-
 
 def define(source: str) -> dict[str, Any]:
     """Run source text that defines kernels, and return its names.
@@ -241,7 +239,7 @@ def define(source: str) -> dict[str, Any]:
     Triton finds the text as it would in a file.
     """
     names: dict[str, Any] = {"__name__": "workshop"}
-    file = f"<workshop {next(_NUMBERS)}>"
+    file = f"<workshop {len(linecache.cache)}>"
     text = f"import triton\nimport triton.language as tl\n{source}"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     exec(compile(text, file, "exec"), names)  # noqa: S102 - the reader's own kernel, or ours
@@ -343,11 +341,7 @@ def loads_in_puzzle(name: str, answer: Any) -> Loads:
 def _loads_in_puzzle(name: str, answer: Any) -> Loads:
     puzzle = PUZZLES[name]
     given = puzzle.given()
-
-    def launch(*values: Any) -> None:
-        puzzle.launch(answer, dict(zip(given, values, strict=True)))
-
-    return _watched(launch, given)
+    return _watched(lambda *x: puzzle.launch(answer, dict(zip(given, x, strict=True))), given)
 
 
 def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
@@ -363,15 +357,11 @@ def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
 def _loads_of_rungs(lengths: Sequence[int], own: Any) -> dict[str, Loads]:
     four_splits = ladder.SPLIT | {"my_splits": lambda *_: 4}
     kernels = {"yours": ladder.decoder(own, tile=32)} if own else {}
-    kernels |= ladder.RUNGS
-    kernels["rung 7, splits and their merge"] = ladder.decoder(four_splits, tile=32)
+    kernels |= zip(RUNGS, ladder.RUNGS.values(), strict=True)
+    kernels[list(RUNGS)[-1]] = ladder.decoder(four_splits, tile=32)
     given = PUZZLES["decode"].given(lengths=lengths, size=16)
     batch = {name: given[name] for name in BATCH}
-    found = {}
-    for name, run in kernels.items():
-        rung = name.removeprefix("rung ").replace(",", "", 1)
-        found[rung] = _watched(run, batch)
-    return found
+    return {name: _watched(run, batch) for name, run in kernels.items()}
 
 
 def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:

@@ -9,6 +9,7 @@ from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
+    HALO,
     INK,
     LINE,
     WRONG,
@@ -25,13 +26,6 @@ from pagedlab_lessons.drawing.flow import Drawn, Item, Legend, Space, page, titl
 from pagedlab_lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
 from pagedlab_lessons.simulation import Place, Sample
 from pagedlab_lessons.simulation import Run as Simulated
-
-NOTHING = Look("none")
-ROW = (192, 96)  # slots in a line of a memory
-DASHED = 'stroke-width="2" stroke-dasharray="6 4"'
-
-
-# Who holds which slots ----------------------------------------------------------------------------
 
 
 class Holder(NamedTuple):
@@ -68,21 +62,24 @@ def _held(holder: Holder, strip: Strip) -> str:
     before = 0  # slots of the earlier regions
     room = wide(holder.name, 11) + 6
     for start, size in holder.regions:
-        stop = start + size
+        begin, stop = start, start + size
         shown = [Run(start, stop, Look(CARD))]
         for last, look in holder.looks:
-            begin = shown[-1].stop if len(shown) > 1 else start
-            shown.append(Run(begin, min(stop, max(begin, start + last - before)), look))
-        drawn += rows(shown, strip)
+            end = min(stop, max(begin, start + last - before))
+            shown.append(Run(begin, end, look))
+            begin = end
         if size * strip.unit > room:
-            drawn += rows([Run(start, stop, NOTHING, INK)], strip)
+            shown.append(Run(start, stop, Look("none"), INK))
+        drawn += rows(shown, strip)
         x, y = strip.corner(stop - 1)
         x += strip.unit - room - 2  # at the end: the first slots are used, and must be seen
         if x > strip.corner(max(start, stop - 1 - (stop - 1) % strip.row))[0]:
-            drawn.append(box(x, y + 3, room, 15, CARD, 0.85))
-            drawn.append(label(x + 3, y + 15, holder.name, 11, look=BOLD))
+            drawn.append(label(x + 3, y + 15, holder.name, 11, look=f"{BOLD};{HALO}"))
         before += size
     return linked([holder.name.replace(" ", "-")], holder.say, *drawn)
+
+
+# Who holds which slots ----------------------------------------------------------------------------
 
 
 def taken_places(
@@ -110,7 +107,7 @@ def taken_places(
         needed = allocator.needs(Request(*requests[admitted]))
         reason = f"{needed:,} needed, {num_slots - taken:,} free"
     holders = [
-        _user(key, _joined(allocator.regions(key)), prompt)
+        _user(key, allocator.regions(key), prompt)
         for key, (prompt, _) in enumerate(requests[:admitted])
     ]
 
@@ -119,7 +116,8 @@ def taken_places(
         drawn = _memory(num_slots, FREE, holders, strip)
         if needed:
             place = (*strip.corner(taken), needed * strip.unit, strip.height)
-            drawn.parts.append(box(*place, "none", 1, WRONG, DASHED))
+            dashed = 'stroke-width="2" stroke-dasharray="6 4"'
+            drawn.parts.append(box(*place, "none", 1, WRONG, dashed))
         return drawn
 
     stored = Look(sequence_color(0))
@@ -142,28 +140,24 @@ def _reserved(look: Look) -> Look:
     return Look(look.color, "//", is_pale=True)
 
 
-def _joined(regions: Iterable[Region]) -> list[Region]:
-    """Return the same slots; regions that follow one another are one."""
+def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
+    """Return the slots of an admitted request; regions that follow one another are one."""
     joined: list[Region] = []
     for start, size in regions:
-        if joined and joined[-1].start + joined[-1].size == start:
-            joined[-1] = Region(joined[-1].start, joined[-1].size + size)
+        if joined and sum(joined[-1]) == start:
+            first = joined.pop()
+            joined.append(Region(first.start, first.size + size))
         else:
             joined.append(Region(start, size))
-    return joined
-
-
-def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
-    """Return the slots of an admitted request."""
     look = Look(sequence_color(key))
-    length = sum(region.size for region in regions)
+    length = sum(region.size for region in joined)
     say = (
         f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
         f"{length - prompt:,} of them empty"
     )
-    if len(regions) > 1:
-        say += f", in {len(regions)} pieces"
-    return Holder(f"user {key + 1}", say, regions, [(prompt, look), (length, _reserved(look))])
+    if len(joined) > 1:
+        say += f", in {len(joined)} pieces"
+    return Holder(f"user {key + 1}", say, joined, [(prompt, look), (length, _reserved(look))])
 
 
 # A small memory, step by step ---------------------------------------------------------------------
@@ -178,13 +172,12 @@ def memory_maps(runs: Mapping[str, Simulated], step: int) -> Drawing:
     """
     items: list[Item] = [Legend([(look, kind) for kind, look in MEMORY_LOOKS.items()])]
     for name, run in runs.items():
+        sample = Sample(0, 0, {}, [])
+        tail = f"all have finished, after {len(run.samples)} steps"
         if step < len(run.samples):
             sample = run.samples[step]
             used = sample.slots["used"] / run.num_slots
             tail = f"{used:.0%} used; {sample.running} running, {sample.waiting} waiting"
-        else:
-            sample = Sample(0, 0, {}, [])
-            tail = f"all have finished, after {len(run.samples)} steps"
         items += [title(name, tail), partial(_moment, name, run.num_slots, sample)]
     return page(f"Step {step}: the same requests in four memories", *items)
 
@@ -193,7 +186,7 @@ def _moment(name: str, num_slots: int, sample: Sample, space: Space) -> Drawn:
     """Draw an allocator's memory."""
     empty = MEMORY_LOOKS["external" if sample.waiting else "free"]
     holders = [_request(name, place) for place in sample.places]
-    return _memory(num_slots, empty, holders, _strip(space, space.pick(*ROW)))
+    return _memory(num_slots, empty, holders, _strip(space, space.pick(192, 96)))
 
 
 def _request(name: str, place: Place) -> Holder:

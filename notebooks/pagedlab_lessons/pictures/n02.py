@@ -4,24 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagedlab.blocks import BlockTable
-from pagedlab_lessons.colors import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PINK,
-    SKY,
-    VERMILION,
-    YELLOW,
-    Look,
-)
+from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import Block, Drawing, Owner, Word
-from pagedlab_lessons.drawing.flow import Beside, Blocks, Legend, page, title
+from pagedlab_lessons.drawing.flow import Blocks, Legend, page, title
 
 # The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
 # orange and vermilion: they are far apart.
-ENTRY_COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW, VERMILION, SKY)
-CELLS = (16, 8)  # slots in a row
+ENTRY_COLORS = (*SEQUENCE_COLORS[:4], *SEQUENCE_COLORS[:3:-1])
 
 
 def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0) -> Drawing:
@@ -49,9 +38,8 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
     headline = f"The text, {len(texts)} words by position"
     if left_out:
         headline += f"; {left_out} more find no free block"
-    columns = (CELLS[0] // size, CELLS[1] // size)
+    columns = (16 // size, 8 // size)
     shape = Blocks([], columns, size, height=(44, 36), font=(12.5, 11))
-    legend = Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")], above=(6, 0))
     name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}; dashed: free"
     return page(
         headline,
@@ -63,8 +51,9 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
             )
         ),
         replace(shape, blocks=entries, columns=(12, 4), size=1),
-        Beside([[title(name)], [legend]], shares=(0.4, 0.6)),
+        title(name),
         replace(shape, blocks=memory, head=15),
+        Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")]),
     )
 
 

@@ -1,9 +1,8 @@
 """Notebook 03's opening: two stories that share blocks, with and without copy-on-write."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
 from pagedlab_lessons.drawing import (
@@ -53,8 +52,8 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
     """Draw two forks of one beginning: their words in the colour of their block, and the blocks.
 
     Two kinds of words are marked: those in slots that the other story overwrote, and words that a
-    story takes from the other one. A word is taken if the other story has written it into a block
-    of this story's table, at the same position or before, and the right story does not have it.
+    story takes from the other one. A word is taken if the other story has it, at the same position
+    or before, and the right story does not.
 
     Args:
         stories: what the two forks wrote; the second one writes last in each step.
@@ -64,18 +63,11 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
     return _TwoStories(stories, right, block_size).draw()
 
 
-class _Spelled(NamedTuple):
-    """A word without punctuation, and the numbers of its tokens."""
-
-    text: str
-    tokens: range
-
-
-def _words(tokens: Sequence[str]) -> list[_Spelled]:
-    """Return the words that these tokens spell."""
+def _words(tokens: Sequence[str]) -> Iterator[tuple[str, range]]:
+    """Yield the words that these tokens spell, without punctuation, and the tokens of each."""
     starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith((" ", "\n"))]
-    spans = [range(start, end) for start, end in pairwise([*starts, len(tokens)])]
-    return [_Spelled(re.sub(r"\W", "", "".join(tokens[i] for i in span)), span) for span in spans]
+    for start, end in pairwise([*starts, len(tokens)]):
+        yield re.sub(r"\W", "", "".join(tokens[start:end])), range(start, end)
 
 
 class _TwoStories:
@@ -210,35 +202,18 @@ class _TwoStories:
         return [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
 
     def _taken_tokens(self, me: int) -> set[int]:
-        """Return the positions of tokens whose word comes from the other story."""
-        own = {word.text for word in _words(self.right[me][0])}
-        others = self._readable_words(1 - me)
-        taken = set[int]()
-        for word in _words(self.stories[me][0]):
-            first = word.tokens[0]
-            if word.text not in own and others.get(word.text, first + 1) <= first:
-                taken.update(word.tokens)
-        return taken
-
-    def _readable_words(self, me: int) -> dict[str, int]:
-        """Return the words of a story that memory holds in shared blocks, and where each begins.
+        """Return the positions of tokens whose word comes from the other story.
 
         Words of up to three letters are left out, unless they are names: any story has them.
         """
-        tokens, _ = self.stories[me]
-        found: dict[str, int] = {}
-        for word in _words(tokens):
-            telling = len(word.text) > 3 or word.text[:1].isupper()
-            letters = [i for i in word.tokens if re.search(r"\w", tokens[i])]
-            if telling and all(self._is_readable(me, i) for i in letters):
-                found.setdefault(word.text, word.tokens[0])
-        return found
-
-    def _is_readable(self, me: int, at: int) -> bool:
-        """Return whether memory holds this token of a story in a shared block."""
-        tokens, places = self.stories[me]
-        slot = places[at]
-        return slot // self.block_size in self.shared and self.held[slot] == tokens[at]
+        own = {word for word, _ in _words(self.right[me][0])}
+        others = dict(reversed([*_words(self.stories[1 - me][0])]))  # where each is said first
+        taken = set[int]()
+        for word, span in _words(self.stories[me][0]):
+            is_telling = len(word) > 3 or word[:1].isupper()
+            if is_telling and word in others.keys() - own and others[word][0] <= span[0]:
+                taken.update(span)
+        return taken
 
 
 def _look(number: int) -> Look:

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
@@ -68,12 +67,12 @@ def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[
     """
     lines = [list(range(width))]
     for step_parents in parents:
-        heirs: dict[int, int] = {}  # of each line that goes on, the beam that continues it
-        for beam, parent in enumerate(step_parents):
-            heirs.setdefault(lines[-1][parent], beam)
-        line_of = {beam: line for line, beam in heirs.items()}
-        dropped = iter([line for line in range(width) if line not in heirs])
-        lines.append([line_of[beam] if beam in line_of else next(dropped) for beam in range(width)])
+        lines_of_parents = [lines[-1][parent] for parent in step_parents]
+        dropped = iter(sorted({*range(width)} - {*lines_of_parents}))
+        now: list[int] = []
+        for line in lines_of_parents:
+            now.append(next(dropped) if line in now else line)
+        lines.append(now)
     return lines
 
 
@@ -112,59 +111,49 @@ def beam_tree(
     )
 
 
-@dataclass(frozen=True)
 class _BeamTree:
     """The parts of the picture that `beam_tree` draws."""
 
-    run: Sequence[Beams]
-    step: int
-    prompt: Sequence[int]
-    block_size: int
-    decode: Callable[[list[int]], str]
+    def __init__(
+        self,
+        run: Sequence[Beams],
+        step: int,
+        prompt: Sequence[int],
+        block_size: int,
+        decode: Callable[[list[int]], str],
+    ) -> None:
+        self.run = run
+        self.step = step
+        self.prompt = prompt
+        self.block_size = block_size
+        self.decode = decode
+        self.beams = run[step]
+        self.width = len(self.beams)
+        self.parents = parents_of(run[: step + 1])
+        self.lines = lines_of_descent(self.parents, self.width)
+        self.full = len(prompt) // block_size  # blocks of the prompt, which all beams share
+        # The beams of each step from top to bottom, in the order of their parents: no line crosses.
+        self.ranked = [list(range(self.width))]
+        for parents in self.parents:
+            rows = [self.ranked[-1].index(parent) for parent in parents]
+            self.ranked.append(sorted(range(self.width), key=rows.__getitem__))
 
-    @property
-    def width(self) -> int:
-        """The number of beams."""
-        return len(self.run[0])
-
-    @cached_property
-    def parents(self) -> list[list[int]]:
-        return parents_of(self.run[: self.step + 1])
-
-    @cached_property
-    def lines(self) -> list[list[int]]:
-        """The line of descent of each beam of each step."""
-        return lines_of_descent(self.parents, self.width)
-
-    def _line(self, beam: int) -> int:
+    def _name_of(self, beam: int) -> int:
         """Return the line of descent of a beam of the shown step."""
-        return self.lines[self.step][beam]
+        return self.lines[-1][beam]
 
     def _color(self, beam: int) -> str:
         """Return the colour of a beam of the shown step."""
-        return sequence_color(self._line(beam))
-
-    @cached_property
-    def ranked(self) -> list[list[int]]:
-        """The beams of each step from top to bottom.
-
-        Children are in the order of their parents, so no line crosses another.
-        """
-        ranked = [list(range(self.width))]
-        for parents in self.parents:
-            rows = ranked[-1]
-            ranked.append([beam for row in rows for beam, of in enumerate(parents) if of == row])
-        return ranked
+        return sequence_color(self._name_of(beam))
 
     def _heirs(self, step: int, beam: int) -> list[int]:
         """Return the beams of the shown step that descend from a beam of a step."""
         begin, _ = self.run[step][beam]
-        shown = self.run[self.step]
-        return [heir for heir, (ids, _) in enumerate(shown) if ids[: step + 1] == begin]
+        return [heir for heir, (ids, _) in enumerate(self.beams) if ids[: step + 1] == begin]
 
     def headline(self) -> str:
         """Return what the picture shows, in words."""
-        copies = sum(len(blocks) for _, blocks in self.run[self.step])
+        copies = sum(len(blocks) for _, blocks in self.beams)
         return (
             f"Step {self.step + 1} of {len(self.run)}: {len(self._used(self.step))} blocks in use; "
             f"a copy for each beam would take {copies}."
@@ -177,99 +166,90 @@ class _BeamTree:
         """Return what the shown step changed: beams that restarted, and blocks that are free."""
         if not self.step:
             return ""
-        before = self.lines[self.step - 1]
+        before, now = self.lines[-2:]
         restarts = [
             f"beam {new} is dropped and restarts as a fork of beam {before[parent]}"
-            for new, parent in zip(self.lines[self.step], self.parents[-1], strict=True)
+            for new, parent in zip(now, self.parents[-1], strict=True)
             if before[parent] != new
         ]
         text = "; ".join(restarts) or "each beam continues"
         text = f"{text[0].upper()}{text[1:]}."
-        freed = sorted(self._used(self.step - 1) - self._used(self.step))
-        if freed:
-            text += f" Free again: block {_listed(freed)}."
+        if freed := self._used(self.step - 1) - self._used(self.step):
+            text += f" Free again: block {_listed(sorted(freed))}."
         return text
-
-    # The tokens
 
     def tokens(self, space: Space) -> Drawn:
         """Draw the newest token of each beam of each step, and lines to those before."""
-        steps = NARROW_STEPS if space.is_narrow else len(self.run)
+        steps = space.pick(len(self.run), NARROW_STEPS)
         first = max(0, self.step + 1 - steps)
         pitch = space.width / steps
         lines = []
         boxes = []
+        tops: list[float] = []  # of the beams of the step before
         for step in range(first, self.step + 1):
+            before = tops
+            tops = [space.y + ROW * row for row in map(self.ranked[step].index, range(self.width))]
             x = pitch * (step - first) + 7
-            for row, beam in enumerate(self.ranked[step]):
-                y = space.y + ROW * row + TOKEN / 2
-                if step > first:
-                    parent = self.ranked[step - 1].index(self.parents[step - 1][beam])
-                    lines.append(self._curve(step, beam, x, space.y + ROW * parent + TOKEN / 2, y))
-                boxes.append(self._token(step, beam, Place(x, y - TOKEN / 2, pitch - 14, TOKEN)))
+            for beam in self.ranked[step]:
+                if before:
+                    parent = self.parents[step - 1][beam]
+                    lines.append(self._curve(step, beam, x, before[parent], tops[beam]))
+                boxes.append(self._token(step, beam, Place(x, tops[beam], pitch - 14, TOKEN)))
         return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
 
-    def _curve(self, step: int, beam: int, x: float, before: float, y: float) -> str:
+    def _curve(self, step: int, beam: int, x: float, before: float, top: float) -> str:
         """Draw a line from a beam to its parent, as wide as many beams descend from it."""
         heirs = self._heirs(step, beam)
         color = self._color(heirs[0]) if heirs else LINE
-        curve = f"M{x - 14:.1f} {before}C{x:.1f} {before} {x - 14:.1f} {y} {x:.1f} {y}"
+        start, end = before + TOKEN / 2, top + TOKEN / 2
+        curve = f"M{x - 14:.1f} {start}C{x:.1f} {start} {x - 14:.1f} {end} {x:.1f} {end}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
 
     def _token(self, step: int, beam: int, place: Place) -> str:
         """Draw the token that a beam got at a step, in the colours of the beams that have it."""
         x, y, width, _ = place
+        base = y + TOKEN / 2 + 4
         heirs = self._heirs(step, beam)
         text = plain(self.decode(self.run[step][beam][0][-1:]))
-        at = (len(self.prompt) + step) // self.block_size
-        is_stored = step < self.step  # the newest one is not, yet
-        blocks = list(dict.fromkeys(self._table(heir)[at] for heir in heirs)) if is_stored else []
         say = f"{text!r}, chosen at step {step + 1}"
-        if not heirs:
-            say += ": this branch is dropped"
-        if blocks:
-            say += f", in block {_listed(blocks)}"
+        links = [f"t{step}-{beam}"]
         drawn = [box(*place, CARD, 1, LINE)]
         band = width / max(1, len(heirs))
         for i, heir in enumerate(heirs):
             drawn.append(box(x + band * i, y, band, TOKEN, self._color(heir), 0.34))
-        left = x + max(2, (width - wide(text, 12)) / 2)
         ink, look = (INK, "") if heirs else (SOFT, "text-decoration:line-through")
-        drawn.append(label(left, y + TOKEN / 2 + 4, text, 12, ink, width - 4, look))
-        links = [f"b{block}" for block in blocks] or [f"t{step}-{beam}"]
-        if step == self.step:
-            line = self._line(beam)
-            drawn.append(label(x + width + 1, y + TOKEN / 2 + 4, f"{line}", 12, look=BOLD))
-            say = f"beam {line}: {say}"
-            links = [f"last{line}"]
+        left = x + max(2, (width - wide(text, 12)) / 2)
+        drawn.append(label(left, base, text, 12, ink, width - 4, look))
+        if not heirs:
+            say += ": this branch is dropped"
+        elif step < self.step:  # the newest one is in no block yet
+            at = (len(self.prompt) + step) // self.block_size
+            blocks = list(dict.fromkeys(self.beams[heir][1][at] for heir in heirs))
+            say += f", in block {_listed(blocks)}"
+            links = [f"b{block}" for block in blocks]
+        else:
+            name = self._name_of(beam)
+            drawn.append(label(x + width + 1, base, f"{name}", 12, look=BOLD))
+            say = f"beam {name}: {say}"
+            links = [f"last{name}"]
         return linked(links, say, *drawn)
-
-    # The blocks of the beams of the shown step
-
-    @property
-    def full_prompt_blocks(self) -> int:
-        return len(self.prompt) // self.block_size
-
-    def _table(self, beam: int) -> list[int]:
-        return self.run[self.step][beam][1]
 
     def tables(self, space: Space) -> Drawn:
         """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
         row, gap, prompt, left = space.pick((44, 6, 84, 164), (30, 3, 74, 124))
         bottom = space.y + row * self.width
-        beams = self.ranked[self.step]  # those that share a block are neighbours
+        beams = self.ranked[-1]  # those that share a block are neighbours
         parts = []
         for i, beam in enumerate(beams):
             parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
         place = Place(prompt, space.y, left - prompt - gap, bottom - space.y - gap)
         parts.append(self._prompt(place))
         longest = blocks_for(len(self.prompt) + len(self.run), self.block_size)
-        columns = longest - self.full_prompt_blocks
-        pitch = (space.width - left) / columns
-        for at in range(self.full_prompt_blocks, len(self._table(0))):
-            x = left + pitch * (at - self.full_prompt_blocks)
+        pitch = (space.width - left) / (longest - self.full)
+        for at in range(self.full, len(self.beams[0][1])):
+            x = left + pitch * (at - self.full)
             first = 0
-            for block, rows in Counter(self._table(beam)[at] for beam in beams).items():
+            for block, rows in Counter(self.beams[beam][1][at] for beam in beams).items():
                 grid = Grid(x, space.y + row * first, 1, pitch - gap, row * rows - gap)
                 drawn = self._block(at, block, beams[first : first + rows], space.is_narrow)
                 parts += slots([drawn], grid)
@@ -278,19 +258,19 @@ class _BeamTree:
 
     def _name(self, beam: int, middle: float, right: float) -> str:
         """Draw the name of a beam of the shown step, and its colour."""
-        blocks = self._table(beam)
-        line = self._line(beam)
-        name = label(0, middle + 6, f"beam {line}", 12.5, look=BOLD)
+        blocks = self.beams[beam][1]
+        number = self._name_of(beam)
+        name = label(0, middle + 6, f"beam {number}", 12.5, look=BOLD)
         color = box(right, middle - 7, 14, 18, self._color(beam), 0.6)
-        say = f"beam {line}: blocks {', '.join(map(str, blocks))}"
+        say = f"beam {number}: blocks {', '.join(map(str, blocks))}"
         # All beams have the prompt's blocks: linked with them, all would light up.
-        own = blocks[self.full_prompt_blocks :]
-        return linked([f"last{line}", *(f"b{block}" for block in own)], say, name, color)
+        links = [f"last{number}", *(f"b{block}" for block in blocks[self.full :])]
+        return linked(links, say, name, color)
 
     def _prompt(self, place: Place) -> str:
         """Draw the prompt's full blocks, which all beams share."""
-        blocks = self._table(0)[: self.full_prompt_blocks]
-        tokens = self.full_prompt_blocks * self.block_size
+        blocks = self.beams[0][1][: self.full]
+        tokens = self.full * self.block_size
         numbers = ", ".join(map(str, blocks))
         say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
         x, y, width, _ = place
@@ -304,16 +284,16 @@ class _BeamTree:
 
     def _block(self, at: int, block: int, beams: Sequence[int], is_narrow: bool) -> Block:
         """Return a block that these beams share; a narrow one has no room for its words."""
-        token_ids = [*self.prompt, *self.run[self.step][beams[0]][0][:-1]]
+        token_ids = [*self.prompt, *self.beams[beams[0]][0][:-1]]
         stored = token_ids[at * self.block_size : (at + 1) * self.block_size]
         words = [plain(self.decode([token])) for token in stored]
-        lines = sorted(self._line(beam) for beam in beams)
+        names = _listed(sorted(map(self._name_of, beams)))
         return Block(
             block,
-            tuple(Owner(f"beam {self._line(beam)}", Look(self._color(beam))) for beam in beams),
+            tuple(Owner("", Look(self._color(beam))) for beam in beams),
             words=() if is_narrow else tuple(map(Word, words)),
             note=f"{len(beams)} beams" if len(beams) > 1 and not is_narrow else "",
-            say=f"block {block}, held by beam {_listed(lines)}: {' '.join(words)}",
+            say=f"block {block}, held by beam {names}: {' '.join(words)}",
         )
 
 
@@ -325,8 +305,7 @@ def _listed(numbers: Iterable[int]) -> str:
 # One step of a search -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """A beam before a step, and its likeliest next tokens.
 
     Args:

@@ -1,7 +1,7 @@
 """Notebook 08's opening: chats as the rows of a conventional cache, and in blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
@@ -33,13 +33,12 @@ STORED = Look(SEQUENCE_COLORS[0])
 LOOKS_OF_ROWS = [
     (STORED, "holds a token"),
     (PADDING, "padding"),
-    (STORED.pale, "of a chat that has ended"),
+    (STORED.tint, "of a chat that has ended"),
 ]
-LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.pale, "empty slot")]
+LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.tint, "empty slot")]
 
 
-@dataclass(frozen=True)
-class Chat:
+class Chat(NamedTuple):
     """A chat after a step.
 
     Args:
@@ -133,7 +132,7 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     columns = longest + step - 1
     start = longest - chat.sequence.prompt
     stop = longest + min(step, chat.end) - 1  # the token that was written last is not stored yet
-    look = chat.look.pale if chat.end <= step else chat.look
+    look = chat.look.tint if chat.end <= step else chat.look
     tokens = [
         Run(0, columns, PADDING, LINE),
         Run(start, stop, Look(CARD)),
@@ -168,7 +167,7 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
     say = f"{chat.asked} {len(blocks)} blocks of {size} for {sequence.tokens} tokens."
 
     def draw(space: Space) -> Drawn:
-        wrote = tail(answer, *space.pick((70, 68), (44, 42)))
+        wrote = tail(answer, space.pick(70, 44))
         width = size * space.width / widest - 2
         drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
         if chat.end > step:

@@ -1,7 +1,7 @@
 """Notebook 09's opening: one set of requests in two runs, step by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
@@ -11,7 +11,6 @@ from pagedlab_lessons.drawing import (
     BOLD,
     INK,
     LINE,
-    Block,
     Drawing,
     Run,
     Table,
@@ -28,7 +27,6 @@ from pagedlab_lessons.drawing.flow import (
     Text,
     note,
     page,
-    title,
 )
 
 Moment = Mapping[str, SequenceState]  # the sequences by name after a step
@@ -53,9 +51,9 @@ def steps_of(run: Sequence[Moment]) -> dict[str, Span]:
     return spans
 
 
-def tail(text: str, most: int, keep: int) -> str:
+def tail(text: str, most: int) -> str:
     """The end of a text that has `most` letters or more, from a word on."""
-    return text if len(text) < most else f"… {text[-keep:].split(' ', 1)[-1]}"
+    return text if len(text) < most else f"… {text[-most:].split(' ', 1)[-1]}"
 
 
 def race(
@@ -74,115 +72,93 @@ def race(
         blocks: of the pool.
         size: slots in a block.
     """
-    spans = {title: steps_of(run) for title, run in runs.items()}
-    ends = {title: sorted(span.end for span in of_run.values()) for title, of_run in spans.items()}
-    longest = max(of_run[-1] for of_run in ends.values())
-    is_over = step >= list(ends.values())[-1][-2]
-    sides = [
-        _Side(title, spans[title], run[min(step, len(run) - 1)], step, is_over, longest)
-        for title, run in runs.items()
-    ]
-    done = [f"{side.short_title} {side.finished} of {len(side.spans)}" for side in sides]
-    last = " and ".join(f"{ends[side.title][-1]} steps ({side.short_title})" for side in sides)
-    said = f"The last answer is finished after {last}."
+    ends = [sorted(span.end for span in steps_of(run).values()) for run in runs.values()]
+    longest = max(times[-1] for times in ends)
+    is_over = step >= ends[-1][-2]
+    done = []
+    last = []
+    items: list[Item] = []
+    for (name, run), times in zip(runs.items(), ends, strict=True):
+        side = _Side(name, run, step, longest if is_over else step, longest)
+        items += side.items(places, blocks, size)
+        short = name.split(":")[0].lower()
+        done.append(f"{short} {sum(end <= step for end in times)} of {len(times)}")
+        last.append(f"{times[-1]} steps ({short})")
+    said = f"The last answer is finished after {' and '.join(last)}."
     pale = " Pale: later steps." if is_over else ""
     return page(
         f"After {step} steps, finished answers: {', '.join(done)}.",
-        Text((said + pale, ""), 13),
-        *(item for side in sides for item in side.items(places, blocks, size)),
-        Text(("", said)),
+        Text(said + pale, (13, 11)),
+        *items,
     )
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(NamedTuple):
     """One run of a race after a step.
 
     Args:
         title: of the run.
-        spans: of its sequences.
-        moment: its sequences after the step.
+        run: its moments.
         step: the step.
-        is_over: whether the future is drawn too, pale.
+        shown: the last step that is drawn; those after `step` are pale.
         longest: steps of the longest run.
     """
 
     title: str
-    spans: dict[str, Span]
-    moment: Moment
+    run: Sequence[Moment]
     step: int
-    is_over: bool
+    shown: int
     longest: int
-
-    @property
-    def short_title(self) -> str:
-        """The title without what follows its colon."""
-        return self.title.split(":")[0].lower()
-
-    @property
-    def finished(self) -> int:
-        """How many sequences have ended."""
-        return sum(span.end <= self.step for span in self.spans.values())
 
     def items(self, places: int, blocks: int, size: int) -> list[Item]:
         """A title, a row for each sequence, and the pool."""
-        name, _, about = self.title.partition(": ")
-        waiting = sum(span.begin > self.step for span in self.spans.values())
-        writing = sum(span.begin <= self.step <= span.end for span in self.spans.values())
-        empty = places - writing
+        spans = steps_of(self.run)
+        moment = self.run[min(self.step, len(self.run) - 1)]
+        waiting = sum(span.begin > self.step for span in spans.values())
+        empty = places - sum(span.begin <= self.step <= span.end for span in spans.values())
         state = f"waiting {waiting}, places empty {empty} of {places}"
         color = BAD if self.step and waiting and empty else INK
         tables = []
-        for row, (key, sequence) in enumerate(self.moment.items()):
+        for row, (key, sequence) in enumerate(moment.items()):
             tables.append(Table(key, sequence.blocks, sequence.tokens, _look(row), sequence.words))
-        drawn = [self._linked(block) for block in blocks_of(tables, blocks, size)]
+        drawn = []
+        for block in blocks_of(tables, blocks, size):
+            links = tuple(self._link(owner.name) for owner in block.owners)
+            drawn.append(replace(block, links=links))
         used = sum(block.is_used for block in drawn)
-        count = f"{used} of {blocks} blocks are in use"
-        lanes = [self._row(row, name) for row, name in enumerate(self.spans)]
-        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8)), NAMES)
+        lanes = [self._lane(row, *of, moment) for row, of in enumerate(spans.items())]
+        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
+        head = Text(self.title, 13, look=BOLD, above=6)
+        count = note((f"{used} of {blocks} blocks are in use", ""))
         return [
-            Beside(
-                [[title((self.title, name))], [Text(state, color=color, look=BOLD, above=(6, 0))]],
-                SHARES,
-            ),
-            note(("", about)),
-            Lanes(lanes, self.longest, self.step, "step", NAMES, share=SHARES[0]),
-            Beside([[pool], [note((count, ""))]], SHARES),
+            Beside([[head], [Text(state, color=color, look=BOLD, above=6)]]),
+            Lanes(lanes, self.longest, self.step, "step", NAMES, share=0.5),
+            Beside([[pool], [count]]),
         ]
-
-    def _linked(self, block: Block) -> Block:
-        """The block, which lights up with the rows of its owners."""
-        links = tuple(self._link(owner.name) for owner in block.owners)
-        return replace(block, links=links or (f"b{block.number}",))
 
     def _link(self, name: str) -> str:
         return f"{self.title[0]}-{name}"
 
-    def _row(self, row: int, name: str) -> Lane:
+    def _lane(self, row: int, name: str, span: Span, moment: Moment) -> Lane:
         """One sequence: how long it waits, how long it writes, and the end of what it wrote."""
-        begin, end = self.spans[name]
-        waits = begin - 1
+        waits = span.begin - 1
+        end = span.end
         look = _look(row)
+        now = self.step
         runs = [
-            Run(0, min(waits, self.step), FREE, LINE),
-            Run(waits, min(end, self.step), look),
+            Run(0, min(waits, now), FREE, LINE),
+            Run(waits, min(end, now), look),
+            Run(now, min(waits, self.shown), FREE.tint),
+            Run(max(waits, now), min(end, self.shown), look.tint),
         ]
-        if self.is_over:
-            runs.append(Run(max(0, self.step), waits, FREE.pale))
-            runs.append(Run(max(waits, self.step), end, look.pale))
         say = (
             f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step "
             f"{end}"
         )
         bar = Bar(runs, [self._link(name)], say, "waits" if waits else "")
-        sequence = self.moment[name]
-        prompt = "".join(sequence.words[: sequence.prompt])
-        wrote = "".join(sequence.new_words).replace("\n", " ")
-        shown = f"… {prompt.split()[-1]}{wrote}" if len(wrote) < 56 else tail(wrote, 56, 60)
-        return Lane(name, [bar], shown if wrote else "")
-
-
-SHARES = (0.57, 0.43)  # of a wide page: bars and blocks, words
+        sequence = moment[name]
+        words = sequence.words if sequence.num_new else []
+        return Lane(name, [bar], tail("".join(words).replace("\n", " "), 62))
 
 
 def _look(row: int) -> Look:

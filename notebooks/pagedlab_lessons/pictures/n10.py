@@ -106,9 +106,8 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
         steps: of a window.
     """
     idle = Run(0, SHOWN, FREE, LINE)
-    host, gpu, request = (
-        [Bar([idle], [name], f"{name}: idle where it is empty")] for name in LANES
-    )
+    lanes = [Lane(name, [Bar([idle], [name], f"{name}: idle where it is empty")]) for name in LANES]
+    host, gpu, request = (lane.bars for lane in lanes)
     for number, window in enumerate(windows, 1):
         if window.planned.begin >= SHOWN:
             break
@@ -130,7 +129,7 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
     number = windows.index(answers) + 1
     said = f"It waits for window {number}. Its token is collected with all others of the window."
     request.append(Bar(runs, [f"w{number}"], said))
-    return [Lane(*lane) for lane in zip(LANES, (host, gpu, request), strict=True)]
+    return lanes
 
 
 def _run(span: Span, look: Look) -> Run:

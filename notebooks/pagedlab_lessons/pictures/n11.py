@@ -12,7 +12,7 @@ The others are a layer that is cut (`draw_cut`), a pipeline (`draw_pipeline`) an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import NEUTRAL, WELL, Look, look_of, sequence_color
@@ -46,11 +46,10 @@ from pagedlab_lessons.drawing.flow import (
 LAYER = 2  # whose keys are shown
 LARGE = 860  # pixels that become `flow.WIDTH`, so that letters of 11 have 14 on a page
 
-Key = list[float | None]  # the first numbers of a block's first key; None where nothing was written
+Key = list[float]  # the first numbers of a block's first key; none where nothing was written
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """The state after a step.
 
     Args:
@@ -71,14 +70,10 @@ def keys_of_each_rank(llm: Any) -> Callable[[], list[list[Key]]]:
 
     def read() -> list[list[Key]]:
         first = llm.keys[:, :, 0, :2].tolist()
-        return [[[_number(value) for value in key] for key in blocks] for blocks in first]
+        # NaN, which is unlike itself, was never written
+        return [[[n for n in key if n == n] for key in blocks] for blocks in first]
 
     return read
-
-
-def _number(value: float) -> float | None:
-    """None for NaN, which JSON does not have."""
-    return value if value == value else None
 
 
 def frames_of(recording: dict[str, Any]) -> list[Frame]:
@@ -95,7 +90,7 @@ def frames_of(recording: dict[str, Any]) -> list[Frame]:
         for row, one in enumerate(sequences):
             look = Look(sequence_color(row))
             tables.append(Table(f"r{row}", one.blocks, one.tokens, look, one.words))
-        if tables and "readings" in replay.now:
+        if tables:
             frames.append(Frame(tables, replay.now["readings"]["keys"]))
     return frames
 
@@ -124,13 +119,16 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         written = [_with_key(*pair) for pair in zip(blocks, frame.keys[rank], strict=True)]
         head = title(f"Pool of rank {rank}", f"{of_rank} of every layer")
         pools.append([head, Pool(written, columns=(8, 6), height=70, gap=(6, 4))])
-    headline = "Block tables: rank 0 has them, and tells every rank which blocks to use."
-    explained = (
-        "In a block: its first word, and the first two numbers of that word's key in layer "
-        f"{LAYER}. They differ, because each rank has other heads."
+    return page(
+        "Block tables: rank 0 has them, and tells every rank which blocks to use.",
+        *tables,
+        Beside(pools),
+        note(
+            "In a block: its first word, and the first two numbers of that word's key in layer "
+            f"{LAYER}. They differ, because each rank has other heads."
+        ),
+        width=LARGE,
     )
-    items: list[Item] = [*tables, Beside(pools), note(explained)]
-    return page(headline, *items, width=LARGE)
 
 
 def _with_key(block: Block, key: Key) -> Block:
@@ -138,7 +136,7 @@ def _with_key(block: Block, key: Key) -> Block:
     if not block.owners:
         return block
     word = block.words[0].text if block.words else ""
-    return replace(block, lines=(word, *(f"{n:+.2f}" for n in key if n is not None)))
+    return replace(block, lines=(word, *(f"{n:+.2f}" for n in key)))
 
 
 # A layer, cut over two ranks ----------------------------------------------------------------------
@@ -172,22 +170,22 @@ class Piece:
     rank: int = 0
 
     def __call__(self, space: Space) -> Drawn:
-        x = space.x + space.pick(*NAMES)
-        bottom = space.y
-        parts = [label(space.x, space.y + 13, self.name, space.pick(14, 12))]
+        x, y = space.x + space.pick(*NAMES), space.y
+        bottom = y
+        parts = [label(space.x, y + 13, self.name, space.pick(14, 12))]
+        look = self.look or look_of(self.rank)
         across, upwards = self.cut
         for outputs, inputs in self.sizes:
-            width = SCALE * outputs
-            height = max(VECTOR, SCALE * inputs)
-            left = x + self.rank % across * width / across
-            top = space.y + (1 - self.rank) % upwards * height / upwards
-            parts.append(box(x, space.y, width, height, WELL, 1, SOFT))
-            look = self.look or look_of(self.rank)
-            parts.append(shape(left, top, width / across, height / upwards, look, SOFT))
+            width, height = SCALE * outputs, max(VECTOR, SCALE * inputs)
+            share = width / across, height / upwards
+            left = x + self.rank % across * share[0]
+            top = y + (1 - self.rank) % upwards * share[1]
+            parts.append(box(x, y, width, height, WELL, 1, SOFT))
+            parts.append(shape(left, top, *share, look, SOFT))
             x += width + 8
-            bottom = max(bottom, space.y + height)
+            bottom = max(bottom, y + height)
         if not space.is_narrow:
-            room = replace(space, x=x + 8, y=space.y - 1, width=space.x + space.width - x - 8)
+            room = space._replace(x=x + 8, y=y - 1, width=space.x + space.width - x - 8)
             parts += Text(self.say, 14)(room).parts
         words = f"Rank {self.rank}, {self.name}: {self.say}."
         return Drawn([linked([self.name], words, *parts)], bottom + 4)
@@ -328,5 +326,5 @@ def _part(rank: int, part: int, ranks: int, hop: int) -> Block:
         said = "the total"
         word = Word("total", "new")
     if hop and part == (rank - hop) % ranks:
-        word = replace(word, text=f"↓ {word.text}")
+        word = word._replace(text=f"↓ {word.text}")
     return _cell(part, word, f"part{part}", f"Rank {rank}, part {part}: {said}.")

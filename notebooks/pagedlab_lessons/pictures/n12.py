@@ -6,8 +6,8 @@ draw_drafts(checks, words, "3 drafted", block_size)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
@@ -15,8 +15,7 @@ from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
 from pagedlab_lessons.drawing.flow import Blocks, Entry, Legend, note, page
 
-OURS = look_of(0)
-CELLS = (16, 8)  # slots in a row of the drawing
+OURS = (Owner("", look_of(0)),)
 LEGEND: list[Entry] = [
     (Word("word", "stored"), "stored"),
     (Word("word", "drafted"), "drafted, unchecked"),
@@ -26,8 +25,7 @@ LEGEND: list[Entry] = [
 ]
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A draft that was checked.
 
     Args:
@@ -45,11 +43,6 @@ class Check:
     accepted: int
     step: int
     outputs: int
-
-    @property
-    def stop(self) -> int:
-        """The position after the last drafted token."""
-        return self.position + len(self.drafted)
 
 
 def checks_of(recording: dict[str, Any], name: str = "r0") -> tuple[list[Check], list[str]]:
@@ -87,39 +80,6 @@ def moments_of(checks: Sequence[Check]) -> list[str]:
     return [f"{i} {state}" for i in range(1, len(checks) + 1) for state in ("drafted", "checked")]
 
 
-@dataclass(frozen=True)
-class Scene:
-    """One moment of a check.
-
-    Args:
-        check: the check.
-        is_after: whether the draft has been checked.
-        words: all words of the sequence.
-        size: slots in a block.
-    """
-
-    check: Check
-    is_after: bool
-    words: Sequence[str]
-    size: int
-
-    @property
-    def known(self) -> int:
-        """How many tokens are certain."""
-        return self.check.position + (self.check.accepted if self.is_after else 0)
-
-    @property
-    def own(self) -> str:
-        """The word that the model itself put after the accepted ones; "" before the check."""
-        return self.words[self.known] if self.is_after and self.known < len(self.words) else ""
-
-    @property
-    def held(self) -> int:
-        """How many blocks the sequence has."""
-        blocks = len(self.check.blocks)
-        return min(blocks, blocks_for(self.known, self.size)) if self.is_after else blocks
-
-
 def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size: int) -> Drawing:
     """The sequence in its blocks, as many as there ever are: what is known, drafted, right and
     wrong.
@@ -131,74 +91,61 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     """
     number, state = moment.split()
     check = checks[int(number) - 1]
-    longest = max(len(words), *(one.stop for one in checks))
-    scene = Scene(check, state == "checked", words, size)
-    said = _result(scene) if scene.is_after else _draft(check)
-    blocks = [_block(scene, entry) for entry in range(blocks_for(longest, size))]
-    columns = (CELLS[0] // size, CELLS[1] // size)
+    is_after = state == "checked"
+    known = check.position + (check.accepted if is_after else 0)  # tokens that are certain
+    held = check.blocks[: blocks_for(known, size)] if is_after else check.blocks
+    longest = max(len(words), *(one.position + len(one.drafted) for one in checks))
+    own = "".join(words[known : known + 1]) if is_after else ""  # the model's own word
+    shown = _words(check, words, is_after)
+    if own and known < len(shown):
+        shown[known] = shown[known]._replace(below=plain(own))  # in place of the first wrong one
+    elif own:
+        shown.append(Word(plain(own), "not stored"))
+    blocks = []
+    for entry in range(blocks_for(longest, size)):
+        first = entry * size
+        block = Block(None, words=tuple(shown[first : first + size]), links=(f"p{entry}",))
+        if entry < len(held):
+            full = max(0, min(size, known - first))
+            say = f"block {held[entry]}: {full} of {size} slots known"
+            block = replace(block, number=held[entry], owners=OURS, say=say)
+        elif entry < len(check.blocks):
+            block = replace(block, say="released: it held nothing but wrong guesses")
+        else:
+            block = replace(block, say="a block that is not allocated yet")
+        blocks.append(block)
+    said = f"Drafted, and computed in one step: {' | '.join(map(plain, check.drafted))}"
+    if is_after:
+        said = _result(check, own)
     return page(
         f"Check {number} of {len(checks)}.  {said}",
         note(
             f"After this check: {check.outputs} new tokens in {check.step} steps. Without drafts "
             f"they take {check.outputs} steps."
         ),
-        Blocks(blocks, columns, size, height=(36, 30), head=15, font=(12.5, 11)),
+        Blocks(blocks, (16 // size, 8 // size), size, height=(36, 30), head=15, font=(12.5, 11)),
         Legend(LEGEND),
         note("A dashed frame: a block that is not allocated yet, or that is released."),
         shown_width=1015,
     )
 
 
-def _draft(check: Check) -> str:
-    """The line of text before the check."""
-    drafted = " | ".join(plain(word) for word in check.drafted)
-    return f"Drafted, and computed in one step: {drafted}"
+def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
+    """What the slots hold: what was known, and the draft."""
+    kinds = len(check.drafted) * ["drafted"]
+    if is_after:
+        kinds = [*check.accepted * ["new"], *(len(kinds) - check.accepted) * ["rejected"]]
+    known = [Word(plain(word)) for word in words[: check.position]]
+    draft = zip(check.drafted, kinds, strict=True)
+    return [*known, *(Word(plain(word), kind) for word, kind in draft)]
 
 
-def _result(scene: Scene) -> str:
+def _result(check: Check, own: str) -> str:
     """The line of text after the check."""
-    check = scene.check
     drafted = len(check.drafted)
-    wrong = drafted - check.accepted
     said = f"{check.accepted} of {drafted} right: kept." if check.accepted else "None right."
-    if wrong:
+    if wrong := drafted - check.accepted:
         said += f" {wrong} deleted."
-    if scene.own:
-        said += f" Then the model's own token: {plain(scene.own)!r}."
+    if own:
+        said += f" Then the model's own token: {plain(own)!r}."
     return said
-
-
-def _block(scene: Scene, entry: int) -> Block:
-    """A block of the table with its words, or one that is not allocated."""
-    first = entry * scene.size
-    words = tuple(_word(scene, position) for position in range(first, first + scene.size))
-    blocks = scene.check.blocks
-    say = _say(scene, entry)
-    links = (f"p{entry}",)
-    if entry >= scene.held:
-        return Block(None, words=words, links=links, say=say)
-    return Block(blocks[entry], (Owner("", OURS),), words=words, links=links, say=say)
-
-
-def _say(scene: Scene, entry: int) -> str:
-    """The line of text for a block that is pointed at."""
-    blocks = scene.check.blocks
-    if entry < scene.held:
-        full = max(0, min(scene.size, scene.known - entry * scene.size))
-        return f"block {blocks[entry]}: {full} of {scene.size} slots known"
-    if entry < len(blocks):
-        return "released: it held nothing but wrong guesses"
-    return "a block that is not allocated yet"
-
-
-def _word(scene: Scene, position: int) -> Word:
-    """The word in the slot of a position: a stored, drafted or wrong word, or the model's own."""
-    check = scene.check
-    if position < scene.known:
-        is_new = scene.is_after and position >= check.position
-        return Word(plain(scene.words[position]), "new" if is_new else "stored")
-    below = plain(scene.own) if scene.own and position == scene.known else ""
-    if check.position <= position < check.stop:
-        text = plain(check.drafted[position - check.position])
-        return Word(text, "rejected" if scene.is_after else "drafted", below=below)
-    return Word(below, "not stored") if below else Word("", "empty")

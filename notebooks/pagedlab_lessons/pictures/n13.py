@@ -3,7 +3,6 @@
 `draw_way(moment)` draws ten stations in three lanes, and marks the one of this moment.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -83,7 +82,7 @@ def draw_way(moment: str) -> Drawing:
     now = MOMENTS.index(moment)
 
     def way(space: Space) -> Drawn:
-        lanes = replace(space, y=space.y + 24, width=min(space.width, WIDTH))
+        lanes = space._replace(y=space.y + 24, width=min(space.width, WIDTH))
         grid = grid_in(lanes, len(LANES), 28, gap=(14, 9))
         parts = []
         for column, name in enumerate(LANES):

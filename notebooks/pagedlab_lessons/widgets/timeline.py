@@ -339,6 +339,7 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
         Lanes(
             [_lane(row, number, step, after) for number, row in enumerate(rows)],
             *(steps, step, "step", LEFT),
+            every=10 * (1 + steps // 250),
             share=SHARE,
         ),
         note(f"Tokens that each step computes; the scale ends at {most:,}"),
