@@ -284,14 +284,14 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """What one of them does over the time: a name, bars, and words right of them on a wide page.
+    """What one of them does over the time: a name and bars. Words are in a wide page's right half.
 
     The first bar is pointed at with the name and the words.
     """
 
     name: str
     bars: list[Bar]
-    words: str = ""
+    words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,6 @@ class Lanes:
         names: pixels left of the lanes.
         height: of a lane, in pixels.
         every: units between two numbers of the scale.
-        share: of a wide page that the lanes have; the words have the rest.
     """
 
     lanes: Sequence[Lane]
@@ -316,10 +315,10 @@ class Lanes:
     names: float
     height: float = 11
     every: int = 10
-    share: float = 1
 
     def __call__(self, space: Space) -> Drawn:
-        width = space.pick(self.share, 1) * space.width
+        has_words = any(lane.words is not None for lane in self.lanes) and not space.is_narrow
+        width = space.width / (2 if has_words else 1)
         unit = (width - self.names - 8) / self.stop
         first = Strip(space.x + self.names, space.y, unit, self.height, gap=1)
         pitch = space.pick(2.25, 2) + self.height
@@ -339,7 +338,7 @@ class Lanes:
         base = strip.y + strip.height / 2 + 4.5
         around = [draw.label(space.x, base, lane.name, 11, draw.SOFT)]
         if lane.words and not space.is_narrow:
-            left = self.share * (space.width - BETWEEN) + BETWEEN
+            left = (space.width + BETWEEN) / 2
             within = space.width - left
             around.append(draw.label(space.x + left, base, lane.words, 11.5, within=within))
         parts = []

@@ -132,7 +132,7 @@ class _Side(NamedTuple):
         count = note((f"{used} of {blocks} blocks are in use", ""))
         return [
             Beside([[head], [Text(state, color=color, look=BOLD, above=6)]]),
-            Lanes(lanes, self.longest, self.step, "step", NAMES, share=0.5),
+            Lanes(lanes, self.longest, self.step, "step", NAMES),
             Beside([[pool], [count]]),
         ]
 

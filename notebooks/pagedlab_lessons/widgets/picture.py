@@ -130,7 +130,7 @@ def picture_of_stage(replay: Replay) -> Picture:
             tables.append(table)
         if number < shown:
             ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
-            above.append(Legend([(look, name + ended)], above=4))
+            above.append(Legend([(look, name + ended)]))
             above.append(_written(table, size, lines=5 if shown < 3 else 2))
     free = replay.recording["num_blocks"] - replay.used
     counts = list(replay.counts)

@@ -73,7 +73,7 @@ SHOWN_SEQUENCES = 4  # whose new words are shown
 
 # The drawing, in pixels.
 LEFT = 44  # of the first column
-SHARE = 0.55  # of the width that the columns have; the words have the rest
+SHARE = 0.5  # of the width that the columns have; the words have the rest
 BARS = 36  # how high the bars are
 SHOWN_LETTERS = 48  # of what a request wrote
 BLOCKS_A_ROW = 32
@@ -340,7 +340,6 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
             [_lane(row, number, step, after) for number, row in enumerate(rows)],
             *(steps, step, "step", LEFT),
             every=10 * (1 + steps // 250),
-            share=SHARE,
         ),
         note(f"Tokens that each step computes; the scale ends at {most:,}"),
         partial(_bars, run.batches[:steps], most),
