@@ -78,7 +78,11 @@ def sample_chunks(
         return {}
     logits = logits[[each.row for each in wanted]]  # a row is sampled once more for each fork
     params = [each.sequence.params for each in wanted]
-    numbers = [uniform(each.seed, each.position) for each in wanted]
+    # Temperature 0 draws nothing.
+    numbers = [
+        uniform(each.seed, each.position) if each.sequence.params.temperature else 0.0
+        for each in wanted
+    ]
     tokens = sample(_adjust(logits, wanted), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
     for i, (each, token) in enumerate(zip(wanted, tokens, strict=True)):
