@@ -81,6 +81,7 @@ class ExploreView {
     this.room = find(this.root, ".px-room");
     this.picture = find(this.root, ".px-picture");
     this.said = find(this.root, ".px-say");
+    this.longest = find(this.root, ".px-longest");
     host.append(this.root);
     this.keepTabStop = roving(this.picture, PART, () => 1);
     this.showValues();
@@ -117,7 +118,8 @@ class ExploreView {
     return html`<div class="px-controls">${this.controls.map(controlTemplate)}
       ${noteTemplate(this.controls)}</div>
       <div class="px-room"><div class="px-picture"></div></div>
-      <p class="px-say" aria-live="polite">${this.caption}</p>`;
+      <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
+        <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
   }
 
   // ---- controls
@@ -311,8 +313,12 @@ class ExploreView {
     else this.showDrawing(this.model.get("drawn").html);
   }
 
-  /** Keeps the room that the largest drawing took: nothing below jumps. */
+  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
   keepRoom() {
+    for (const part of this.picture.querySelectorAll("[data-say]")) {
+      const said = part.getAttribute("data-say") ?? "";
+      if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
+    }
     if (this.width !== this.room.clientWidth) {
       this.width = this.room.clientWidth;
       this.room.style.minHeight = "";
