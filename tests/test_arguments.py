@@ -125,6 +125,8 @@ def test_a_misspelled_name_of_the_package():
         ({"max_prompt_tokens": -1}, "max_prompt_tokens must be"),
         ({"drafter": "x"}, "drafter is PromptLookup"),
         ({"fused": 1}, "fused must be one of"),
+        ({"block_table": dict}, "block_table must be a subclass"),
+        ({"prefix_caching": 5}, "prefix_caching must be a subclass"),
         ({"attention_backend": 3}, "an attention backend that is no function must be one of .*, got 3"),
         ({"model": ""}, "model must be a folder, a .gguf file or a hub id"),
         ({"model": 3}, "model must be a folder"),
