@@ -455,7 +455,9 @@ class LLM:
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        return self._queue(prompt, one_each(sampling, 1)[0], salt).request_id
+        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
+        self.soon(partial(self._start, sequence, completion))
+        return completion.request_id
 
     def abort(self, request_id: int) -> None:
         """Abort a request and free its blocks. Nothing happens if the id is unknown or finished.
@@ -477,8 +479,10 @@ class LLM:
         """Requests that were added and are not finished."""
         return len(self._completions)
 
-    def _queue(self, prompt: Any, params: SamplingParams, salt: str | None) -> Completion:
-        """Queue a prompt, and return its completion.
+    def _new_request(
+        self, prompt: Any, params: SamplingParams, salt: str | None
+    ) -> tuple[Sequence, Completion]:
+        """Return the first sequence of a request, which is not queued yet, and its completion.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -499,9 +503,7 @@ class LLM:
         )
         self.scheduler.check(sequence)
         output = new_output(sequence, self.model.tokenizer)
-        completion = Completion(request_id, ids[:], [output], time.perf_counter())
-        self.soon(partial(self._start, sequence, completion))
-        return completion
+        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
 
     def _start(self, sequence: Sequence, completion: Completion) -> None:
         """Give a request to the scheduler."""
@@ -536,7 +538,7 @@ class LLM:
 
         Raises:
             ValueError: If a prompt cannot be served. The message names the first such prompt, and
-                no prompt is computed.
+                no prompt is queued.
 
         Examples:
             >>> from pagedlab import LLM, SamplingParams
@@ -548,14 +550,17 @@ class LLM:
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = one_each(sampling, len(batch))
-        completions: list[Completion] = []
+        requests = []
+        for number, (each, asked) in enumerate(zip(batch, params, strict=True)):
+            try:
+                requests.append(self._new_request(each, asked, salt))
+            except ValueError as error:
+                where = f"prompt {number}: " if len(batch) > 1 else ""
+                raise ValueError(f"{where}{error}") from None
+        completions = [completion for _, completion in requests]
         try:
-            for number, (each, asked) in enumerate(zip(batch, params, strict=True)):
-                try:
-                    completions.append(self._queue(each, asked, salt))
-                except ValueError as error:
-                    where = f"prompt {number}: " if len(batch) > 1 else ""
-                    raise ValueError(f"{where}{error}") from None
+            for request in requests:
+                self.soon(partial(self._start, *request))
             for completion in completions:
                 while not completion.finished:
                     self._step()
@@ -587,9 +592,10 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        completion = self._queue(prompt, params, salt)
+        sequence, completion = self._new_request(prompt, params, salt)
         [output] = completion.outputs
         try:
+            self.soon(partial(self._start, sequence, completion))
             while not completion.finished:
                 self._step()
                 if piece := output.take():
