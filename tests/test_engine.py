@@ -292,7 +292,7 @@ def test_bad_prompts(tiny, prompt, said):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda llm: llm.generate([[5], [6]], (exactly(1),)), "2 prompts and 1 SamplingParams"),
+        (lambda llm: llm.generate([[5], [6]], (exactly(1),)), "a list of 2, one for each prompt"),
         (lambda llm: llm.generate([5], exactly(1, n=4, **HOT)), "4 samples of one prompt .* engine takes 3"),
         (lambda llm: next(llm.stream([5], exactly(1, n=2, **HOT))), "stream yields one text"),
         (lambda llm: llm.abort("0"), "^request_id must be a whole number"),
