@@ -18,32 +18,29 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from build_front import CARD, build
+from build_front import build
 from support import browser
 from support.site import serving
 
 WIDTH = 560  # of the animation, in pixels of the page
 CARD_SIZE = {"width": 1200, "height": 630}
-SET_VALUE = "(node, value) => { node.value = value; node.dispatchEvent(new Event('input', { bubbles: true })); }"
 STEP, END = 140, 3000  # milliseconds
 
 
 def film(chrome: Any, address: str) -> list[Image.Image]:
-    """The stage after each step of its recording that has words, as large as after the last one."""
+    """The stage after each step of its recording that has words."""
     page = chrome.new_page(viewport={"width": WIDTH + 32, "height": 1400}, reduced_motion="reduce")
     page.goto(address)
     slider = page.locator(".pl-scrubber")
     slider.wait_for()
     page.add_style_tag(content=".ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }")
     stage = page.locator(".ps-root")
-    box = stage.bounding_box()
-    stage.evaluate("(node, height) => { node.style.minHeight = `${height}px`; }", box["height"])
     frames = []
     for step in range(int(slider.get_attribute("max")) + 1):
-        slider.evaluate(SET_VALUE, str(step))
+        slider.fill(str(step))
         if not page.locator(".ps-held").count():
             continue  # a picture that does not move shows the first frame, so it needs words
-        frames.append(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB"))
+        frames.append(Image.open(io.BytesIO(stage.screenshot())).convert("RGB"))
     page.close()
     return frames
 
@@ -59,7 +56,7 @@ def card(chrome: Any, address: str, path: Path) -> None:
 
 def main() -> None:
     film_path = browser.ROOT / "docs" / "stage.webp"
-    card_path = browser.ROOT / "docs" / "static" / CARD
+    card_path = browser.ROOT / "docs" / "static" / "card.png"
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as address, sync_playwright() as playwright:
         build(Path(folder))
         chrome = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
@@ -69,8 +66,6 @@ def main() -> None:
     durations = [STEP] * (len(frames) - 1) + [END]
     rest = frames[1:]
     frames[0].save(film_path, save_all=True, append_images=rest, duration=durations, loop=0, quality=55, method=6)
-    print(f"{film_path.name}: {len(frames)} frames of {frames[0].size}, {film_path.stat().st_size:,} bytes")
-    print(f"{card_path.name}: {card_path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
