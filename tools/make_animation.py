@@ -23,6 +23,11 @@ from support import browser
 from support.site import serving
 
 WIDTH = 560  # of the animation, in pixels of the page
+# Without controls, and as high as its fullest step.
+SHAPE = """
+.ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }
+.ps-root { min-height: 0 !important; height: 660px; }
+"""
 CARD_SIZE = {"width": 1200, "height": 630}
 STEP, END = 140, 3000  # milliseconds
 
@@ -33,11 +38,11 @@ def film(chrome: Any, address: str) -> list[Image.Image]:
     page.goto(address)
     slider = page.locator(".pl-scrubber")
     slider.wait_for()
-    page.add_style_tag(content=".ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }")
+    page.add_style_tag(content=SHAPE)
     stage = page.locator(".ps-root")
     frames = []
     for step in range(int(slider.get_attribute("max")) + 1):
-        slider.fill(str(step))
+        slider.fill(str(step), force=True)  # it is hidden
         if not page.locator(".ps-held").count():
             continue  # a picture that does not move shows the first frame, so it needs words
         frames.append(Image.open(io.BytesIO(stage.screenshot())).convert("RGB"))
