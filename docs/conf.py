@@ -87,7 +87,6 @@ ogp_image = CARD  # build_front.py puts it there
 ogp_image_alt = "Blocks of memory, coloured by chat"
 ogp_social_cards = {"enable": False}  # a card would be a picture of the title
 ogp_description_length = 200
-VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
 NO_KEYS = (
     "All code on this page has been run. You can play pictures with ▶, point at their parts (or tap them), open hints and "
     "answer the questions at the end. "
@@ -190,8 +189,7 @@ def finish_page(_: Sphinx, page: str, template: str, context: dict[str, Any], *_
             )
             # the corner of a table whose rows have names is no header
             context[part] = EMPTY_HEADER.sub(r"<td\1></td>", named)
-    # The theme has a viewport, and docutils adds another.
-    context["metatags"] = WAYS.sub("", VIEWPORT.sub("", context.get("metatags", "")))
+    context["metatags"] = WAYS.sub("", context.get("metatags", ""))
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

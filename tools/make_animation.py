@@ -45,7 +45,7 @@ def film(chrome: Any, address: str) -> list[Image.Image]:
         slider.fill(str(step), force=True)  # it is hidden
         if not page.locator(".ps-held").count():
             continue  # a picture that does not move shows the first frame, so it needs words
-        frames.append(Image.open(io.BytesIO(stage.screenshot())).convert("RGB"))
+        frames.append(Image.open(io.BytesIO(stage.screenshot(animations="disabled"))).convert("RGB"))
     page.close()
     return frames
 
@@ -55,7 +55,7 @@ def card(chrome: Any, address: str, path: Path) -> None:
     page = chrome.new_page(viewport=CARD_SIZE, reduced_motion="reduce")
     page.goto(address)
     page.locator(".pl-scrubber").wait_for()
-    Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(64).save(path, optimize=True)
+    Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB").quantize().save(path, optimize=True)
     page.close()
 
 

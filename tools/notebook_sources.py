@@ -48,7 +48,7 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
     """Renew the shown sources of a notebook, and return how many outputs have changed.
 
     Raises:
-        ValueError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
+        NameError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
     """
     names: dict[str, Any] = {}
     changed = 0
@@ -68,10 +68,7 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
 
 def shown_by(call: ast.Call, names: dict[str, Any]) -> Any:
     """What a call of `show_source` returns. It is evaluated, since its arguments may be attributes of names."""
-    try:
-        return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
-    except NameError as error:
-        raise ValueError(f"{ast.unparse(call)}: {error.name} is not imported from pagedlab by the notebook") from error
+    return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
 
 
 def plain_text(output: nbformat.NotebookNode) -> str:
