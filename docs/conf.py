@@ -78,10 +78,11 @@ html_static_path = ["static"]
 templates_path = ["templates"]
 html_css_files = ["site.css", "openings.css"]
 html_js_files = [("site.js", {"defer": "defer"}), ("openings.js", {"type": "module"})]
-html_extra_path = []
+LIVE = ROOT / "build" / "live"  # where `make lite` builds
+html_extra_path = [str(LIVE)] if LIVE.is_dir() else []
 copybutton_selector = "div.cell_input pre, div.highlight-sh pre, div.highlight-python pre"
-SITE_PATH = urlsplit(site_address()).path  # the site may be published below a folder
-notfound_urls_prefix = SITE_PATH or None
+# the site may be published below a folder
+notfound_urls_prefix = urlsplit(site_address()).path or None
 ogp_site_url = site_address()
 ogp_image = CARD  # build_front.py puts it there
 ogp_image_alt = "Blocks of memory, coloured by chat"
@@ -99,10 +100,6 @@ TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 # Each picture is a link to its file. The picture's description would be the name of the link.
 LINKED_PICTURE = re.compile(r'(<a class="[^"]*image-reference"[^>]*)(>\s*<img [^>]*?alt=("[^"]*"))')
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
-LIVE = ROOT / "build" / "live"  # where `make lite` builds
-if LIVE.is_dir():
-    html_extra_path.append(str(LIVE))
-    tags.add("lite")  # type: ignore[name-defined]  # noqa: F821 - Sphinx puts it here
 
 
 def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
@@ -165,7 +162,7 @@ def write_openings(app: Sphinx, error: Exception | None) -> None:
 def ways_to_run(stem: str) -> str:
     """Links below a notebook's title: run it in the browser or in Colab, download it, or go to the front page."""
     links = ['<a href="../index.html">Start page</a>']
-    if tags.has("lite") and stem in IN_THE_BROWSER:  # type: ignore[name-defined]  # noqa: F821
+    if html_extra_path and stem in IN_THE_BROWSER:
         links.append(
             f'<a href="../lite/notebooks/index.html?path=notebooks/{stem}.ipynb">Run in the browser</a>'
         )

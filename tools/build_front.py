@@ -24,7 +24,6 @@ from jinja2 import Environment, FileSystemLoader
 from normalise_notebooks import colab_address, repository
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.widgets.opening import opening
-from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -150,7 +149,6 @@ def build(site: Path) -> None:
         minutes=TAKES.findall(text)[0],
         notebooks=[card(*row) for row in MAP_ROW.findall(text)],
         recording=recording,
-        picture=Image.open(DOCS / "stage.webp"),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     (site / "film.json").write_text(json.dumps(opening("stage", for_visitors(recording))), encoding="utf-8")

@@ -46,7 +46,6 @@ def film(chrome: Any, address: str) -> list[Image.Image]:
         if not page.locator(".ps-held").count():
             continue  # a picture that does not move shows the first frame, so it needs words
         frames.append(Image.open(io.BytesIO(stage.screenshot(animations="disabled"))).convert("RGB"))
-    page.close()
     return frames
 
 
@@ -56,7 +55,6 @@ def card(chrome: Any, address: str, path: Path) -> None:
     page.goto(address)
     page.locator(".pl-scrubber").wait_for()
     Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB").quantize().save(path, optimize=True)
-    page.close()
 
 
 def main() -> None:

@@ -55,7 +55,8 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
     for cell in notebook.cells:
         tree = parsed(cell)
         names |= {alias.asname or alias.name: item_of(module, alias.name) for module, alias in imports(tree)}
-        shown = [output for output in cell.get("outputs", []) if plain_text(output).startswith(HEAD)]
+        texts = [(output, output.get("data", {}).get("text/plain", "")) for output in cell.get("outputs", [])]
+        shown = [output for output, text in texts if text.startswith(HEAD)]
         if not shown:
             continue
         for output, call in zip(shown, calls(tree), strict=True):
@@ -69,10 +70,6 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
 def shown_by(call: ast.Call, names: dict[str, Any]) -> Any:
     """What a call of `show_source` returns. It is evaluated, since its arguments may be attributes of names."""
     return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
-
-
-def plain_text(output: nbformat.NotebookNode) -> str:
-    return output.get("data", {}).get("text/plain", "")
 
 
 def calls(tree: ast.Module) -> list[ast.Call]:
