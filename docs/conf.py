@@ -5,14 +5,9 @@ The source folder is the repository, so that links between notebooks, docs and c
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import sys
-from collections import defaultdict
-from html import escape
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,11 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "docs")]
 
 import site_openings  # noqa: E402
-from build_front import CARD, DESCRIPTION, site_address  # noqa: E402
+from build_front import CARD, site_address  # noqa: E402
 from build_lite import NOTEBOOKS as IN_THE_BROWSER  # noqa: E402
 from colab_cell import is_for_colab  # noqa: E402
 from normalise_notebooks import colab_address, repository  # noqa: E402
-from notebook_sources import imported_names, reference  # noqa: E402
 from site_words import for_a_page  # noqa: E402
 
 project = "pagedlab"
@@ -78,48 +72,34 @@ html_theme = "furo"
 html_title = "pagedlab"
 html_copy_source = False
 html_favicon = "static/favicon.svg"
-html_theme_options = {"source_repository": repository()} if repository() else {}
+html_theme_options = {"source_repository": repository()}
 html_math_renderer = "mathml"
 html_static_path = ["static"]
 templates_path = ["templates"]
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "openings.css"]
 html_js_files = [("site.js", {"defer": "defer"}), ("openings.js", {"type": "module"})]
-html_extra_path = []
+LIVE = ROOT / "build" / "live"  # where `make lite` builds
+html_extra_path = [str(LIVE)] if LIVE.is_dir() else []
 copybutton_selector = "div.cell_input pre, div.highlight-sh pre, div.highlight-python pre"
-SITE_PATH = urlsplit(site_address()).path  # the site may be published below a folder
-notfound_urls_prefix = SITE_PATH or None
-notfound_context = {
-    "title": "Page not found",
-    "body": "<h1>Page not found</h1><p>This address has no page. Go to the "
-    f'<a href="{SITE_PATH}index.html">start page</a> or to '
-    f'<a href="{SITE_PATH}docs/index.html">all pages</a>.</p>',
-}
+# the site may be published below a folder
+notfound_urls_prefix = urlsplit(site_address()).path or None
 ogp_site_url = site_address()
 ogp_image = CARD  # build_front.py puts it there
 ogp_image_alt = "Blocks of memory, coloured by chat"
 ogp_social_cards = {"enable": False}  # a card would be a picture of the title
 ogp_description_length = 200
-IMPORTED = imported_names(sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")))
-VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>\s*')
 NO_KEYS = (
     "All code on this page has been run. You can play pictures with ▶, point at their parts (or tap them), open hints and "
     "answer the questions at the end. "
     "To write code and to use other controls, run the notebook."
 )
 NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>"
-STILL = '<p class="still">This page shows a picture. Run the notebook, and you can click it.</p>'
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")
-# the links between notebooks
-TO_THE_MAP = re.compile(r"^(‹ .* \| )?(map|The map is in this notebook)( \| .* ›)?$")
 TEXT_IN_MATH = re.compile(r"\\text\{[^}]*\}")
 # Each picture is a link to its file. The picture's description would be the name of the link.
 LINKED_PICTURE = re.compile(r'(<a class="[^"]*image-reference"[^>]*)(>\s*<img [^>]*?alt=("[^"]*"))')
 EMPTY_HEADER = re.compile(r"<th( [^>]*)?>(?:<p></p>)?</th>")
-LIVE = ROOT / "build" / "live"  # where `make lite` builds
-if LIVE.is_dir():
-    html_extra_path.append(str(LIVE))
-    tags.add("lite")  # type: ignore[name-defined]  # noqa: F821 - Sphinx puts it here
 
 
 def visit_math(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
@@ -146,33 +126,28 @@ def read_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
             cell["metadata"].setdefault("tags", []).append("hide-input")
     for cell in cells:
         if cell["cell_type"] == "code":
-            cell["outputs"] = with_notes(site_openings.with_places(cell["outputs"]))
+            describe_picture(cell)
+            cell["outputs"] = site_openings.with_places(cell["outputs"])
         else:
             cell["source"] = for_a_page(stem, "".join(cell["source"]))
+        if cell["id"].startswith("navigation"):
+            cell["source"] = without_search("", cell["source"])
     title, _, text = "".join(cells[0]["source"]).partition("\n")
     ways = f"{ways_to_run(stem)}\n\n{NO_KEYS}\n\n{NO_SCRIPT}"
-    # the same on each page, so it would be found by every search
-    cells[0]["source"] = f"{title}\n\n:::{{container}} ways no-search\n{ways}\n:::\n{text}"
+    cells[0]["source"] = f"{title}\n\n{without_search('ways', ways)}\n{text}"
     source[0] = json.dumps(notebook | {"cells": cells})
 
 
-def with_notes(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a cell's outputs with a note after each widget that is a picture here.
+def describe_picture(cell: dict[str, Any]) -> None:
+    """Give a cell's picture the words that the notebook has for it: myst-nb reads them in another place."""
+    for output in cell["outputs"]:
+        if picture := output.get("metadata", {}).get("image/png"):
+            cell["metadata"]["mystnb"] = {"image": {"alt": picture["alt"]}}
 
-    Args:
-        outputs: of a cell, with places for openings. A widget says what it is in "text/plain";
-            a figure there begins with its name.
-    """
-    noted = []
-    for output, after in zip_longest(outputs, outputs[1:], fillvalue={}):
-        noted.append(output)
-        data = output.get("data", {})
-        is_figure = "".join(data.get("text/plain", "")).startswith(("Figure", "<Figure"))
-        is_played = "data-opening" in after.get("data", {}).get("text/html", "")
-        if "image/png" in data and not is_figure and not is_played:
-            note = {"output_type": "display_data", "metadata": {}, "data": {"text/html": STILL}}
-            noted.append(note)
-    return noted
+
+def without_search(kind: str, text: str) -> str:
+    """Put a text in a box of a kind. It is the same on each page, so every search would find it."""
+    return f":::{{container}} {kind} no-search\n{text}\n:::"
 
 
 def write_openings(app: Sphinx, error: Exception | None) -> None:
@@ -184,16 +159,10 @@ def write_openings(app: Sphinx, error: Exception | None) -> None:
     site_openings.write(Path(app.outdir, "_static"), notebooks)
 
 
-def add_names_of_notebooks(_: Sphinx, docname: str, source: list[str]) -> None:
-    """The end of the reference lists what else notebooks import, so that it has all of it."""
-    if docname == "docs/api":
-        source[0] += "\n" + reference(IMPORTED, source[0])
-
-
 def ways_to_run(stem: str) -> str:
     """Links below a notebook's title: run it in the browser or in Colab, download it, or go to the front page."""
     links = ['<a href="../index.html">Start page</a>']
-    if tags.has("lite") and stem in IN_THE_BROWSER:  # type: ignore[name-defined]  # noqa: F821
+    if html_extra_path and stem in IN_THE_BROWSER:
         links.append(
             f'<a href="../lite/notebooks/index.html?path=notebooks/{stem}.ipynb">Run in the browser</a>'
         )
@@ -202,49 +171,6 @@ def ways_to_run(stem: str) -> str:
     links.append(f"{{download}}`Download <{stem}.ipynb>`")
     links.append('To run it on your machine: <a href="../docs/install.html">Install</a>')
     return " · ".join(links)
-
-
-def say_pictures(app: Sphinx, page: nodes.document) -> None:
-    """Give each stored picture its words: those of the notebook, or else the section's title.
-
-    myst-nb names a picture by its hash, and leaves aside the words that the notebook has for it.
-    """
-    path = Path(app.env.doc2path(app.env.docname))
-    if path.suffix != ".ipynb":
-        return
-    said = defaultdict[str, list[str]](list)  # of pictures that are the same too
-    for output in [
-        output
-        for cell in json.loads(path.read_text())["cells"]
-        for output in cell.get("outputs", [])
-    ]:
-        for kind, options in output.get("metadata", {}).items():
-            if options.get("alt"):
-                data = base64.b64decode("".join(output["data"][kind]))
-                said[hashlib.sha256(data).hexdigest()].append(options["alt"])
-    for picture in page.findall(nodes.image):
-        if alts := said[Path(picture["uri"]).stem]:
-            picture["alt"] = alts.pop(0)
-        elif not picture.get("alt"):
-            picture["alt"] = f"Figure: {section_of(picture)}"
-
-
-def leave_out_of_search(_: Sphinx, page: nodes.document) -> None:
-    """Keep the links between notebooks and the note below pictures out of the search index: they are on many pages."""
-    for paragraph in page.findall(nodes.paragraph):
-        if TO_THE_MAP.search(paragraph.astext()):
-            paragraph["classes"].append("no-search")
-    for html in page.findall(nodes.raw):
-        if html.astext() == STILL:
-            html["classes"].append("no-search")
-
-
-def section_of(node: nodes.Node) -> str:
-    """The title of the section that a node is in."""
-    while not isinstance(node, nodes.section | nodes.document):
-        node = node.parent
-    title = node.next_node(nodes.title)
-    return title.astext() if title else "a result of the cell above"
 
 
 def finish_page(_: Sphinx, page: str, template: str, context: dict[str, Any], *__: Any) -> None:
@@ -260,19 +186,13 @@ def finish_page(_: Sphinx, page: str, template: str, context: dict[str, Any], *_
             )
             # the corner of a table whose rows have names is no header
             context[part] = EMPTY_HEADER.sub(r"<td\1></td>", named)
-    # The theme has a viewport, and docutils adds another.
-    context["metatags"] = WAYS.sub("", VIEWPORT.sub("", context.get("metatags", "")))
-    if "og:description" not in context["metatags"]:
-        context["metatags"] += f'<meta name="description" content="{escape(DESCRIPTION)}" />'
+    context["metatags"] = WAYS.sub("", context.get("metatags", ""))
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_lexer("python", IPython3Lexer)  # cells may have magics
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("source-read", read_notebook)
-    app.connect("source-read", add_names_of_notebooks)
-    app.connect("doctree-read", say_pictures)
-    app.connect("doctree-read", leave_out_of_search)
     app.connect("build-finished", write_openings)
     app.connect(
         "html-page-context", finish_page, priority=900

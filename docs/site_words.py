@@ -21,7 +21,7 @@ WORDS = {
         "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
     },
     "01_fragmentation": {
-        "Run the folded cell (Shift+Enter): how many": "Look at the picture: how many",
+        "Run the folded cell (Shift+Enter): what": "Look at the picture: what",
         "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {
@@ -44,7 +44,7 @@ WORDS = {
             "Move `late_score`, in the last block, to 89:"
         )
     },
-    "07_the_paged_kernel": {"the fastest 4,347. Run the folded cell.": "the fastest 4,347."},
+    "07_the_paged_kernel": {"times as fast. Run the folded cell.": "times as fast."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {

@@ -24,7 +24,6 @@ from jinja2 import Environment, FileSystemLoader
 from normalise_notebooks import colab_address, repository
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.widgets.opening import opening
-from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -34,7 +33,7 @@ DESCRIPTION = (
     "A free, interactive course: build PagedAttention, the memory management of today's LLM servers, block by block in "
     "notebooks, until a real Qwen model runs on your code."
 )
-CARD = "card.png"  # what a link to the site shows elsewhere
+CARD = "_static/card.png"  # what a link to the site shows elsewhere
 # What the page's console runs: two stories over the same blocks.
 FORK = f"""\
 {INSTALL}
@@ -46,13 +45,6 @@ widget"""
 # A row of the map in notebook 00: number, name, file and question. What the same notebook says of its length.
 MAP_ROW = re.compile(r"^\| \*\*(\d\d)\*\* \| \[(.*?)\]\((.*?)\.ipynb\) \| (.*?) \|", re.MULTILINE)
 TAKES = re.compile(r"\*\*Takes\*\* (\d+) minutes")
-COPIED = (
-    FRONT / "front.css",
-    FRONT / "front.js",
-    DOCS / "stage.webp",
-    DOCS / "static" / "favicon.svg",
-    DOCS / "static" / CARD,
-)
 COLORS = [*SEQUENCE_COLORS[:6], NEUTRAL]
 # A picture a notebook, seven by four: digits are colours as in colors.py, which come row by row; "." is an empty block.
 THUMBNAILS = {
@@ -141,7 +133,9 @@ def without_template(pieces: list[str]) -> list[str]:
 
 def build(site: Path) -> None:
     """Write the page and all that it loads."""
-    site.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(FRONT, site, dirs_exist_ok=True)
+    shutil.copytree(DOCS / "static", site / "_static", dirs_exist_ok=True)
+    shutil.copy2(DOCS / "stage.webp", site)
     first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
     text = "\n".join(cell.source for cell in first.cells)
     recording = json.loads((RECORDINGS / "three_answers.json").read_text(encoding="utf-8"))
@@ -155,13 +149,10 @@ def build(site: Path) -> None:
         minutes=TAKES.findall(text)[0],
         notebooks=[card(*row) for row in MAP_ROW.findall(text)],
         recording=recording,
-        picture=Image.open(DOCS / "stage.webp"),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     (site / "film.json").write_text(json.dumps(opening("stage", for_visitors(recording))), encoding="utf-8")
     site_openings.write(site / "_static", [])
-    for file in COPIED:
-        shutil.copy2(file, site)
 
 
 if __name__ == "__main__":

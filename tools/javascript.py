@@ -7,7 +7,6 @@ npm, biome, tsc and node do the work; by hand is only that nobody has to install
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -42,13 +41,6 @@ def install() -> None:
     INSTALLED.write_bytes(lock)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["lint", "format", "test"])
-    command = parser.parse_args().command
-    install()
-    sys.exit(npm("run", "--silent", command))
-
-
 if __name__ == "__main__":
-    main()
+    install()
+    sys.exit(npm("run", "--silent", sys.argv[1]))

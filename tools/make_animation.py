@@ -18,33 +18,34 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from build_front import CARD, build
+from build_front import build
 from support import browser
 from support.site import serving
 
 WIDTH = 560  # of the animation, in pixels of the page
+# Without controls, and as high as its fullest step.
+SHAPE = """
+.ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }
+.ps-root { min-height: 0 !important; height: 660px; }
+"""
 CARD_SIZE = {"width": 1200, "height": 630}
-SET_VALUE = "(node, value) => { node.value = value; node.dispatchEvent(new Event('input', { bubbles: true })); }"
 STEP, END = 140, 3000  # milliseconds
 
 
 def film(chrome: Any, address: str) -> list[Image.Image]:
-    """The stage after each step of its recording that has words, as large as after the last one."""
+    """The stage after each step of its recording that has words."""
     page = chrome.new_page(viewport={"width": WIDTH + 32, "height": 1400}, reduced_motion="reduce")
     page.goto(address)
     slider = page.locator(".pl-scrubber")
     slider.wait_for()
-    page.add_style_tag(content=".ps-controls, .pl-detail, .pl-stats, .ps-more { display: none !important; }")
+    page.add_style_tag(content=SHAPE)
     stage = page.locator(".ps-root")
-    box = stage.bounding_box()
-    stage.evaluate("(node, height) => { node.style.minHeight = `${height}px`; }", box["height"])
     frames = []
     for step in range(int(slider.get_attribute("max")) + 1):
-        slider.evaluate(SET_VALUE, str(step))
+        slider.fill(str(step), force=True)  # it is hidden
         if not page.locator(".ps-held").count():
             continue  # a picture that does not move shows the first frame, so it needs words
-        frames.append(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB"))
-    page.close()
+        frames.append(Image.open(io.BytesIO(stage.screenshot(animations="disabled"))).convert("RGB"))
     return frames
 
 
@@ -53,13 +54,12 @@ def card(chrome: Any, address: str, path: Path) -> None:
     page = chrome.new_page(viewport=CARD_SIZE, reduced_motion="reduce")
     page.goto(address)
     page.locator(".pl-scrubber").wait_for()
-    Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(64).save(path, optimize=True)
-    page.close()
+    Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB").quantize().save(path, optimize=True)
 
 
 def main() -> None:
     film_path = browser.ROOT / "docs" / "stage.webp"
-    card_path = browser.ROOT / "docs" / "static" / CARD
+    card_path = browser.ROOT / "docs" / "static" / "card.png"
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as address, sync_playwright() as playwright:
         build(Path(folder))
         chrome = playwright.chromium.launch(executable_path=browser.chromium(), args=browser.CHROMIUM_FLAGS)
@@ -69,8 +69,6 @@ def main() -> None:
     durations = [STEP] * (len(frames) - 1) + [END]
     rest = frames[1:]
     frames[0].save(film_path, save_all=True, append_images=rest, duration=durations, loop=0, quality=55, method=6)
-    print(f"{film_path.name}: {len(frames)} frames of {frames[0].size}, {film_path.stat().st_size:,} bytes")
-    print(f"{card_path.name}: {card_path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Record the model on this machine for the site's first screen, in data/recordings.
 
-python tools/make_recording.py [--model NAME] [--output FOLDER]
+PAGEDLAB_MODEL=FOLDER python tools/make_recording.py
 
 three_answers.json   three questions at once, in so few blocks that the third waits for those of the second. The first
                      and the third answer end in the same step, so the step before has both of them whole. Greedy.
@@ -11,7 +11,6 @@ By hand, because it records this package's engine in this package's format.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from pagedlab_lessons.widgets import Stage
@@ -24,9 +23,9 @@ FEW_BLOCKS = 8  # for two of the questions, and not for three
 MOST_TOKENS = 64  # of an answer; each ends before
 
 
-def record(model: str | None) -> Stage:
+def record() -> Stage:
     """Two answers, and a third that waits for the blocks of one of them."""
-    llm = LLM(model, num_blocks=FEW_BLOCKS, prefix_caching=False)
+    llm = LLM(num_blocks=FEW_BLOCKS, prefix_caching=False)
     with Stage(llm) as stage:
         for question in QUESTIONS:
             llm.add([{"role": "user", "content": question}], SamplingParams(max_tokens=MOST_TOKENS))
@@ -36,8 +35,4 @@ def record(model: str | None) -> Stage:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="as for LLM; by default what pagedlab chooses")
-    parser.add_argument("--output", type=Path, default=ROOT / "data" / "recordings")
-    args = parser.parse_args()
-    record(args.model).save(args.output / "three_answers.json")
+    record().save(ROOT / "data" / "recordings" / "three_answers.json")

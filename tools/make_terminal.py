@@ -10,11 +10,8 @@ from the web.
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI

@@ -108,18 +108,19 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only say which files are not normal")
     parser.add_argument("files", nargs="+", type=Path)
     arguments = parser.parse_args()
-    bad = []
+    status = 0
     for path in arguments.files:
         before = path.read_text()
         notebook = with_colab_cell(normalised(nbformat.reads(before, as_version=4)))
         after = nbformat.writes(notebook) + "\n"
-        if after != before:
-            bad.append(path)
-            if not arguments.check:
-                path.write_text(after)
-    if bad and arguments.check:
-        print("not normal, run `make notebooks`:", *bad)
-    return 1 if bad and arguments.check else 0
+        if after == before:
+            continue
+        if arguments.check:
+            print(f"{path} is not normal: run `make notebooks`")
+            status = 1
+        else:
+            path.write_text(after)
+    return status
 
 
 if __name__ == "__main__":

@@ -1,23 +1,19 @@
-"""What notebooks take from the package: the sources that they show, and the names that they import.
+"""Renew the package's sources that notebooks show, without running the notebooks.
 
 python tools/notebook_sources.py notebooks/*.ipynb
+A cell that calls `show_source(Name, Name.attribute, ...)` shows what is in a file, so its output depends on the file
+alone. Each stored output of such a call is replaced by what the call shows now.
 
-This renews the package's sources that notebooks show, without running the notebooks. A cell that calls
-`show_source(Name, Name.attribute, ...)` shows what is in a file, so its output depends on the file alone. Each stored
-output of such a call is replaced by what the call shows now. docs/conf.py adds the imported names to docs/api.md.
-
-By hand, because only this series has `show_source`. Sphinx describes the names; it does not know who imports them.
+By hand, because only this series has `show_source`.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import re
-from collections import defaultdict
+import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -48,21 +44,19 @@ def item_of(module: str, name: str) -> Any:
     return getattr(parent, name) if hasattr(parent, name) else importlib.import_module(f"{module}.{name}")
 
 
-# Shown sources
-
-
 def refresh(notebook: nbformat.NotebookNode) -> int:
     """Renew the shown sources of a notebook, and return how many outputs have changed.
 
     Raises:
-        ValueError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
+        NameError: For a call of `show_source` whose arguments are not imported from pagedlab by the notebook.
     """
     names: dict[str, Any] = {}
     changed = 0
     for cell in notebook.cells:
         tree = parsed(cell)
         names |= {alias.asname or alias.name: item_of(module, alias.name) for module, alias in imports(tree)}
-        shown = [output for output in cell.get("outputs", []) if plain_text(output).startswith(HEAD)]
+        texts = [(output, output.get("data", {}).get("text/plain", "")) for output in cell.get("outputs", [])]
+        shown = [output for output, text in texts if text.startswith(HEAD)]
         if not shown:
             continue
         for output, call in zip(shown, calls(tree), strict=True):
@@ -75,14 +69,7 @@ def refresh(notebook: nbformat.NotebookNode) -> int:
 
 def shown_by(call: ast.Call, names: dict[str, Any]) -> Any:
     """What a call of `show_source` returns. It is evaluated, since its arguments may be attributes of names."""
-    try:
-        return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
-    except NameError as error:
-        raise ValueError(f"{ast.unparse(call)}: {error.name} is not imported from pagedlab by the notebook") from error
-
-
-def plain_text(output: nbformat.NotebookNode) -> str:
-    return output.get("data", {}).get("text/plain", "")
+    return eval(ast.unparse(call), {"show_source": show_source}, names)  # noqa: S307 - a cell of our own notebook
 
 
 def calls(tree: ast.Module) -> list[ast.Call]:
@@ -92,50 +79,13 @@ def calls(tree: ast.Module) -> list[ast.Call]:
     return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
 
-# Imported names
-
-
-def imported_names(notebooks: Iterable[Path]) -> dict[str, set[str]]:
-    """What the code cells import from the package: of each module, the names."""
-    names = defaultdict[str, set[str]](set)
-    for path in notebooks:
-        for cell in nbformat.read(path, as_version=4).cells:
-            for module, alias in imports(parsed(cell)):
-                names[module].add(alias.name)
-    return names
-
-
-def reference(names: dict[str, set[str]], page: str) -> str:
-    """Markdown with a table of each module's names that the page does not mention.
-
-    Args:
-        names: of each module, the names.
-        page: the source of the page so far.
-    """
-    parts = []
-    for module, found in sorted(names.items()):
-        missing = [name for name in sorted(found) if not re.search(rf"\b{name}\b", page)]
-        documented = [name for name in missing if callable(item_of(module, name))]
-        other = [f"`{name}`" for name in missing if name not in documented]
-        if missing:
-            parts.append(f"### {module}")
-        if documented:
-            rows = [f"   ~{module}.{name}" for name in documented]
-            parts.append("\n".join(["```{eval-rst}", ".. autosummary::", "", *rows, "```"]))
-        if other:
-            parts.append(f"Also: {', '.join(other)}.")
-    return "\n\n".join(parts)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("notebooks", nargs="+", type=Path)
-    for path in parser.parse_args().notebooks:
+    for path in sys.argv[1:]:
         notebook = nbformat.read(path, as_version=4)
         changed = refresh(notebook)
         if changed:
             nbformat.write(notebook, path)
-            print(f"{path.name}: {changed} shown sources renewed")
+            print(f"{path}: {changed} shown sources renewed")
 
 
 if __name__ == "__main__":

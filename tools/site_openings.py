@@ -18,24 +18,33 @@ from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE
 
 ROOT = Path(__file__).resolve().parent.parent
+STILL = '<p class="still">This page shows a picture. Run the notebook, and you can click it.</p>'
 
 
 def with_places(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a cell's outputs with a place after each one that has an opening.
+    """Return a cell's outputs with a place after each one that has an opening, and a note after each other widget.
 
     docs/static/openings.js plays the opening there, and takes away the output before it.
 
     Args:
-        outputs: of a cell, as the notebook's file has them. Their openings are taken out.
+        outputs: of a cell, as the notebook's file has them. Their openings are taken out. A widget says what it is in
+            "text/plain"; a figure there begins with its name.
     """
     placed = []
     for output in outputs:
         placed.append(output)
-        opening = output.get("data", {}).pop(MEDIA_TYPE, None)
-        if opening:
-            place = f'<div data-opening="../_static/{file_of(opening)}"></div>'
-            placed.append({"output_type": "display_data", "metadata": {}, "data": {"text/html": place}})
+        data = output.get("data", {})
+        is_figure = "".join(data.get("text/plain", "")).startswith(("Figure", "<Figure"))
+        if opening := data.pop(MEDIA_TYPE, None):
+            placed.append(shown(f'<div data-opening="../_static/{file_of(opening)}"></div>'))
+        elif "image/png" in data and not is_figure:
+            placed.append(shown(STILL))
     return placed
+
+
+def shown(html: str) -> dict[str, Any]:
+    """Return an output that is a piece of HTML."""
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
 
 
 def file_of(opening: dict[str, str]) -> str:
@@ -65,7 +74,6 @@ def write(folder: Path, notebooks: Iterable[Path]) -> None:
     for notebook in notebooks:
         for opening in openings_of(notebook):
             (folder / file_of(opening)).write_text(json.dumps(opening), encoding="utf-8")
-    shutil.copy2(ROOT / "docs" / "static" / "openings.js", folder)
     for name in ("explore", "stage"):
         (folder / f"{name}.js").write_text(script(name), encoding="utf-8")
     shutil.copy2(ROOT / "notebooks" / "pagedlab_lessons" / "widgets" / "frames.js", folder)

@@ -3,7 +3,7 @@
 python tools/time_notebooks.py [--out FOLDER] notebooks/08_qwen.ipynb ...
 
 Each runs in an empty folder, as a copied file would, with the model that PAGEDLAB_MODEL names. It can import the
-modules beside it. Cells of more than 20 seconds are listed.
+modules beside it.
 
 --out keeps what was executed, with what a page without a kernel plays (widgets/opening.py), which takes
 longer than a reader's run; `--out notebooks` is what `make notebooks` commits, and a notebook that failed stays as
@@ -32,8 +32,6 @@ from colab_cell import is_for_colab
 from dateutil.parser import isoparse
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
-
-LONG = 20.0  # seconds that a cell may take
 
 
 def seconds_of(cell: nbformat.NotebookNode) -> float:
@@ -127,9 +125,6 @@ def main() -> int:
         longest = max(seconds)
         where = f"{longest:10.1f} s in cell {seconds.index(longest):3}"
         print(f"{path.stem:28}{sum(seconds):9.1f}{where}  {error}", flush=True)
-        for index, each in enumerate(seconds):
-            if each > LONG:
-                print(f"    cell {index}: {each:.1f} s", flush=True)
         bad += bool(error)
     return bad
 

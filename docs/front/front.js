@@ -1,5 +1,4 @@
-// Reads out the film's captions while it plays, and loads Python when a visitor opens the place for
-// it. When the film is paused, the stage reads each step.
+// Reads out the film's captions while it plays. When the film is paused, the stage reads each step.
 
 const film = /** @type {HTMLElement} */ (document.getElementById("film"));
 const heard = /** @type {HTMLElement} */ (document.getElementById("heard"));
@@ -13,9 +12,4 @@ new MutationObserver(readOut).observe(film, {
   childList: true,
   characterData: true,
   subtree: true,
-});
-
-document.getElementById("try")?.addEventListener("toggle", ({ currentTarget }) => {
-  const frame = /** @type {HTMLElement} */ (currentTarget).querySelector("iframe");
-  if (frame && !frame.src) frame.src = frame.dataset.src ?? "";
 });

@@ -5,7 +5,6 @@ import { FrameModel } from "./frames.js";
 import stage from "./stage.js";
 
 const BEFORE_IT_IS_SEEN = "800px"; // how near an opening is when it is loaded
-const STYLE = new URL("./openings.css", import.meta.url).href;
 
 /**
  * The values of an opening, see notebooks/pagedlab_lessons/widgets/opening.py.
@@ -40,7 +39,6 @@ function fixedModel(values) {
  */
 async function open(place) {
   const answer = await fetch(place.dataset.opening ?? "");
-  if (!answer.ok) return;
   const { script, packed } = await answer.json();
   const values = await unpack(packed);
   if (script === "stage") stage.render({ model: fixedModel(values), el: place });
@@ -52,16 +50,11 @@ async function open(place) {
   place.dispatchEvent(new Event("opened", { bubbles: true }));
 }
 
-/** Loads the style sheet, and each opening when the reader comes near. */
+/** Loads each opening when the reader comes near. */
 function start() {
   const places = /** @type {NodeListOf<HTMLElement>} */ (
     document.querySelectorAll("[data-opening]")
   );
-  if (!places.length || !("DecompressionStream" in globalThis)) return;
-  const link = document.createElement("link");
-  link.rel = "stylesheet";
-  link.href = STYLE;
-  document.head.append(link);
   const near = new IntersectionObserver(
     (entries) => {
       for (const { isIntersecting, target } of entries) {

@@ -7,40 +7,13 @@ const PICTURES = "a.image-reference, .px-picture";
 const TABLES = "pre.columns, .table-wrapper";
 const HINT = "Swipe sideways: the picture is wider than the screen.";
 const TABLE_HINT = "Swipe sideways: the table is wider than the screen.";
-const TEXTS = ".cell_output pre";
-const CODE = ".highlight-python *";
-const GAP = /\S {2,}(?=\S)/g; // between two columns
-const FEWEST_GAPS = 2; // in a row of a table; a name and a sentence have one
+const TEXTS = ".cell_output pre:not(.highlight-python *)";
+const ROW = /^.*\S {2,}\S.* {2,}\S.*$/gm; // of a table: three columns; a name and a sentence are two
 const FEWEST_ROWS = 2;
 
-/** @param {string} line */
-function countGaps(line) {
-  return line.match(GAP)?.length ?? 0;
-}
-
-/**
- * Marks a text of a result as a table, or as words.
- *
- * @param {HTMLElement} pre
- */
-function markText(pre) {
-  const lines = (pre.textContent ?? "").split("\n");
-  const rows = lines.filter((line) => countGaps(line) >= FEWEST_GAPS);
+for (const pre of document.querySelectorAll(TEXTS)) {
+  const rows = (pre.textContent ?? "").match(ROW) ?? [];
   pre.classList.add(rows.length >= FEWEST_ROWS ? "columns" : "words");
-}
-
-for (const pre of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(TEXTS))) {
-  if (!pre.matches(CODE)) markText(pre);
-}
-
-/**
- * Fades the right edge of a box that has more to show there.
- *
- * @param {HTMLElement} box
- */
-function fadeEdge(box) {
-  const hidden = box.scrollWidth - box.clientWidth - box.scrollLeft;
-  box.classList.toggle("has-more", hidden > 2);
 }
 
 /**
@@ -73,7 +46,7 @@ function breakWords(table) {
 }
 
 /**
- * Makes a box a Tab stop and shows where it goes on, while it scrolls.
+ * Makes a box a Tab stop while it scrolls.
  *
  * @param {HTMLElement} box
  */
@@ -84,7 +57,6 @@ function update(box) {
   if (isWider || isHigher) box.tabIndex = 0;
   else box.removeAttribute("tabindex");
   if (box.matches(`${PICTURES}, ${TABLES}`)) updateHint(box, isWider);
-  fadeEdge(box);
 }
 
 const resized = new ResizeObserver((entries) => {
@@ -93,12 +65,7 @@ const resized = new ResizeObserver((entries) => {
 
 /** Follows every box of the page; a second call follows those that were added. */
 function followBoxes() {
-  /** @type {NodeListOf<HTMLElement>} */
-  const boxes = document.querySelectorAll(BOXES);
-  for (const box of boxes) {
-    box.onscroll = () => fadeEdge(box);
-    resized.observe(box);
-  }
+  for (const box of document.querySelectorAll(BOXES)) resized.observe(box);
 }
 
 followBoxes();
