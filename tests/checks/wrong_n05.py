@@ -39,7 +39,7 @@ EDITS = {
         (
             "self.pool.share(self.blocks[name])",
             "self.blocks[name]",
-            "ValueError: block 0 is free already",
+            "ValueError: block 1 is free already",
         ),
         (
             "zip(self.names(token_ids, salt), table.block_ids)",
