@@ -243,7 +243,7 @@ def test_cases_are_tuples_of_arguments(cases):
 
 @pytest.mark.parametrize(
     ("right", "why", "error"),
-    [(half_of, None, ZeroDivisionError), (twice, half_of, ZeroDivisionError), (twice, lambda: "because", TypeError)],
+    [(half_of, "", ZeroDivisionError), (twice, half_of, ZeroDivisionError), (twice, lambda: "because", TypeError)],
 )
 def test_a_teachers_mistake_is_found_where_the_check_is_written(right, why, error):
     with pytest.raises(error):

@@ -7,7 +7,6 @@ a token, or numbers that a known mistake gives.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -17,12 +16,12 @@ import numpy as np
 import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
+from pagedlab_lessons.checks import CheckResult, check
 from pagedlab_lessons.checks.protocol import (
-    Function,
     Wrong,
     compare,
     exercise,
-    first_wrong,
+    same,
     shape,
     shown,
     trying,
@@ -68,7 +67,7 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
 
     def run(answer: Any) -> Any:
         if not INTERPRETED:
-            return interpreted(f"pagedlab_lessons.checks:check.{name}", answer)
+            return _judged_there(name, answer)
         if name == "split":
             compare(answer["my_splits"], splits_for, SPLIT_CASES)
         for title, case in cases.items():
@@ -84,13 +83,18 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
     exercise(run)
 
 
+@interpreted
+def _judged_there(name: str, answer: Any) -> CheckResult:
+    """Return the result of a check. Another process looks it up by its name."""
+    return getattr(check, name)(answer)
+
+
 def _try(
     name: str,
     answer: Any,
     mistakes: Mistakes,
     far: bool = False,
-    splits: int = 0,
-    wider: int = 0,
+    splits: int = 3,
     **case: Any,
 ) -> None:
     """Launch a puzzle's kernel once and judge what it did.
@@ -101,84 +105,48 @@ def _try(
         mistakes: known mistakes.
         far: whether all page ids are large.
         splits: of each sequence in puzzle 7.
-        wider: elements after each row of the tables in puzzle 8.
         case: arguments of the puzzle's `given`.
     """
     memory = Memory()
     puzzle = PUZZLES.get(name, PUZZLES["grouped"])
     given = puzzle.given(**case)
     expected = puzzle.expected(given)
-    fenced = _put(memory, given, far, wider)
+    offset = FAR * given["k_cache"][0].numel() if far else 0
+    moved = {each: given[each] + FAR for each in ("table", "tables") if far and each in given}
+    fenced = memory.put_all(given | moved, k_cache=offset, v_cache=offset)
     if name == "launch":
-        written = _call(memory, answer, fenced)
+        _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))))
+        written = [_returned(memory, expected["out"], fenced["out"])]
     else:
-        options: dict[str, Any] = {}
-        if splits:
-            options["splits"] = splits
-            options["put"] = lambda label, x: memory.put(label, x.fill_(math.nan))
-        _watch(memory, lambda: puzzle.launch(answer, fenced, **options))
-        # what puzzle 7 writes between its two kernels
-        between = {label: x for label, x in memory.tensors.items() if label not in given}
-        written = between | expected
-    _check_stores(memory, written)
-    try:
-        _check_numbers(memory, given, expected, fenced, mistakes)
-    except Wrong as wrong:
-        apart = "The rows of the table are tables.stride(0) elements apart, not tables.shape[1]."
-        wrong.message = apart if wider else wrong.message
-        raise
+        options = {"splits": splits} if name == "split" else {}
+        _watch(memory, lambda: puzzle.launch(answer, fenced, **options), "logs", "parts")
+        # what puzzle 7 writes between its two kernels comes first
+        written = [*(label for label in memory.tensors if label not in given), *expected]
+    for label in written:
+        _check_stores(memory, label)
+    _check_numbers(memory, given, expected, fenced, mistakes)
     programs = {load.program for load in memory.loads["k_cache"]}
     if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
         message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
         raise Wrong(message, "2 programs or more load keys", "1 program does")
 
 
-def _call(memory: Memory, answer: Function, fenced: dict[str, Any]) -> Numbers:
-    """Call the function of puzzle 8, and return its output under the name that `memory` has for it.
-
-    Args:
-        memory: watches.
-        answer: the reader's function.
-        fenced: the arguments; "out" becomes the output.
-    """
-    nobodys = fenced.pop("out")
-
-    def call() -> None:
-        with Allocations(memory):
-            fenced["out"] = answer(*(fenced[name] for name in BATCH))
-
-    _watch(memory, call)
-    out = fenced["out"]
-    if shape(out) != shape(nobodys):
-        message = f"It has to return a tensor {shape(nobodys)}: is a `return` missing?"
+def _returned(memory: Memory, expected: torch.Tensor, out: Any) -> str:
+    """Return the name that `memory` has for what the function of puzzle 8 returns."""
+    if shape(out) != shape(expected):
+        message = f"It has to return a tensor {shape(expected)}: is a `return` missing?"
         raise Wrong(message, "a tensor of this shape", repr(out))
-    labels = [label for label, x in memory.tensors.items() if x.data_ptr() == out.data_ptr()]
-    return dict.fromkeys(labels or ["out"], out)
+    labels = (label for label, x in memory.tensors.items() if x.data_ptr() == out.data_ptr())
+    return next(labels, "out")
 
 
-def _put(memory: Memory, given: dict[str, Any], far: bool, wider: int) -> dict[str, Any]:
-    """Put a kernel's arguments into watched memory.
+def _watch(memory: Memory, launch: Callable[[], object], *names: str) -> None:
+    """Launch kernels and watch them.
 
     Args:
         memory: watches.
-        given: the arguments.
-        far: whether page ids are larger by `FAR`.
-        wider: elements after each row of the tables.
-    """
-    offset: dict[str, int] = {}
-    if far:
-        table = "tables" if "tables" in given else "table"
-        given = given | {table: given[table] + FAR}
-        offset = dict.fromkeys(("k_cache", "v_cache"), FAR * given["k_cache"][0].numel())
-    if not wider:
-        return memory.put_all(given, **offset)
-    padded = torch.nn.functional.pad(given["tables"], (0, wider))
-    fenced = memory.put_all(given | {"tables": padded}, **offset)
-    return fenced | {"tables": fenced["tables"][:, :-wider]}
-
-
-def _watch(memory: Memory, launch: Callable[[], object]) -> None:
-    """Launch kernels and watch them.
+        launch: launches them.
+        names: of the first tensors that are made.
 
     Raises:
         Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
@@ -186,7 +154,8 @@ def _watch(memory: Memory, launch: Callable[[], object]) -> None:
     try:
         with trying(message="Your kernel raises an error."):
             try:
-                memory.run(launch)
+                with Allocations(memory, *names):
+                    memory.run(launch)
             except Outside as error:
                 raise _outside(error) from None
             except Exception as error:  # the interpreter wraps the kernel's own error
@@ -210,11 +179,11 @@ def _check_numbers(
         got: the outputs, and maybe more.
         mistakes: known mistakes.
     """
-    wrong = [out for out, x in expected.items() if first_wrong(x, got[out], TOLERANCE)]
+    wrong = [out for out, x in expected.items() if not same(x, got[out], TOLERANCE)]
     known = (name for name, gives in mistakes.items() if _gives(gives, given, expected, got))
     message = next(known, "") if wrong else ""
     if not message and "ROWS" in given:
-        _check_loads(memory, given["k_cache"])
+        _check_loads(memory)
     for out in wrong[:1]:
         message = message or _unnamed(memory, bool(got[out].isnan().any()))
         raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
@@ -234,16 +203,12 @@ def _unnamed(memory: Memory, is_nan: bool) -> str:
     """Return what to say of wrong numbers that no known mistake gives."""
     if not is_nan:
         return "It computes something else. The first row that differs:"
-    for name, loads in memory.loads.items():
-        unwritten = memory.unwritten[name].copy()
-        for store in memory.stores[name]:
-            unwritten[store.elements] = False
-        if any(unwritten[load.elements].any() for load in loads):
-            return (
-                f"NaN comes out: elements of {name} were loaded that nothing has written. 0 x NaN "
-                "is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
-                "other=0.0."
-            )
+    if memory.empty_load:
+        return (
+            f"NaN comes out: elements of {memory.empty_load} were loaded that nothing has written. "
+            "0 x NaN is NaN, so masking\nthe scores is not enough: the load needs a mask, and "
+            "other=0.0."
+        )
     return (
         "NaN comes out of the arithmetic. Look for 0 / 0, as in a split without keys, for\n"
         "0 x infinity, and for minus infinity subtracted from itself or used as a weight."
@@ -252,22 +217,19 @@ def _unnamed(memory: Memory, is_nan: bool) -> str:
 
 def _outside(error: Outside) -> Wrong:
     """Return what to say of a load or store outside of a tensor."""
-    cut = error.cut
-    if cut:
+    got = f"program {error.program} {error.verb}s {error.where}"
+    if error.is_cut:
         message = (
             "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
             "the page id\n64 bits wide, or a product of it that still fits."
         )
-        inside = f"{cut.name}{[*cut.element]} is at offset {cut.meant:,}"
-        got = f"program {error.program} {error.verb}s at offset {cut.got:,}, outside of {cut.name}"
-        return Wrong(message, inside, got)
+        return Wrong(message, f"an offset of more than 2^31 in {error.name}", got)
     hint = "a mask has to keep that out."
     if error.name in ("table", "tables"):
         hint = "position p is in page table[p // SIZE], and a mask keeps the rest out."
     elif error.name in ("k_cache", "v_cache"):
         hint = "is the mask missing, or the place in the page, p % SIZE?"
     inside = f"elements 0 to {error.size - 1} of {error.name}"
-    got = f"program {error.program} {error.verb}s {error.where}"
     return Wrong(f"It {error.verb}s outside of {error.name}: {hint}", inside, got)
 
 
@@ -277,30 +239,28 @@ def _programs(accesses: list[Access]) -> Counter[int]:
     return Counter(element for element, _ in pairs)
 
 
-def _place(name: str, element: int, numbers: torch.Tensor) -> str:
+def _place(memory: Memory, name: str, element: int) -> str:
     """Return an element in words, such as "out[0, 1]"."""
-    return f"{name}{[*map(int, np.unravel_index(element, numbers.shape))]}"
+    return f"{name}{[*map(int, np.unravel_index(element, memory.tensors[name].shape))]}"
 
 
-def _check_stores(memory: Memory, expected: Numbers) -> None:
-    """Raise `Wrong` unless exactly one program stores each element of the outputs."""
-    for out, numbers in expected.items():
-        programs = _programs(memory.stores[out])
-        for element in range(numbers.numel()):
-            count = programs[element]
-            message = f"Not all of {out} is written."
-            if count > 1:
-                message = (
-                    f"Two programs store the same element of {out}. Each has its own share: its "
-                    "number says\nwhich one, and a mask keeps it from its neighbour's."
-                )
-            if count != 1:
-                place = _place(out, element, numbers)
-                stored = f"{count or 'no'} programs store {place}"
-                raise Wrong(message, f"one program stores {place}", stored)
+def _check_stores(memory: Memory, name: str) -> None:
+    """Raise `Wrong` unless exactly one program stores each element of a tensor."""
+    programs = _programs(memory.stores[name])
+    for element in range(memory.tensors[name].numel()):
+        count = programs[element]
+        message = f"Not all of {name} is written."
+        if count > 1:
+            message = (
+                f"Two programs store the same element of {name}. Each has its own share: its "
+                "number says\nwhich one, and a mask keeps it from its neighbour's."
+            )
+        if count != 1:
+            place = _place(memory, name, element)
+            raise Wrong(message, f"one program stores {place}", f"{count} programs do")
 
 
-def _check_loads(memory: Memory, keys: torch.Tensor) -> None:
+def _check_loads(memory: Memory) -> None:
     """Raise `Wrong` if several programs load the same element of the keys."""
     for element, count in _programs(memory.loads["k_cache"]).items():
         if count > 1:
@@ -308,5 +268,5 @@ def _check_loads(memory: Memory, keys: torch.Tensor) -> None:
                 "Several programs load the same keys. Each has its own: those of its KV head, and "
                 "of its split."
             )
-            some = f"{count} of them load {_place('k_cache', element, keys)}"
+            some = f"{count} of them load {_place(memory, 'k_cache', element)}"
             raise Wrong(message, "one program for each element of the keys", some)

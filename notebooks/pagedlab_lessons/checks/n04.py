@@ -67,7 +67,7 @@ def reorder_beams(answer: Any) -> str:
     No block is allocated or copied, and the tables of dropped beams are freed.
     """
     sizes = [(2, 4, 6), (3, 4, 8), (4, 16, 3), (6, 1, 2)]
-    search([partial(beams_trial, answer, *size) for size in sizes], sequences=60, length=8)
+    search([partial(beams_trial, answer, *size) for size in sizes])
     return (
         "Beams are dropped, continued and forked by changing counts. No block is allocated or "
         "copied: the cost of a step\ndoes not depend on the length of the sequences, except for "

@@ -120,10 +120,7 @@ class Served:
         """
         size = self.pool.block_size
         table = self.cache.match(list(token_ids), salt=salt)
-        if not isinstance(table, BlockTable):
-            raise Wrong("match must return a BlockTable.", "a BlockTable", table)
         found = table.num_tokens
-        agree(size * len(table.block_ids), found, "match returns full blocks. Its num_tokens:")
         if found >= len(token_ids):
             message = "The last token must be left to compute."
             raise Wrong(message, f"at most {len(token_ids) - 1} tokens", found)
@@ -216,7 +213,7 @@ def search_cache(cache_class: type) -> None:
     """Search for prompts for which a cache class goes wrong."""
     trial = partial(cache_trial, cache_class)
     starts = [partial(trial, 64), partial(trial, 6, exact=False), partial(trial, 64, 3)]
-    search(starts, sequences=200, walks=24, length=12)
+    search(starts)
     replay(starts[1], _ORPHAN)
     replay(partial(trial, 6), _ONE_LOST)
 

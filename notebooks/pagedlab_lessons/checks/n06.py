@@ -195,9 +195,8 @@ def _dealt_out(q: Tensor, k: Tensor) -> Tensor:
 @compared(
     "Each query head meets its own KV head, in groups of neighbours, and nothing is repeated.",
     [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (28, 4, 5)],
-    name="shared_heads",
     through=_scores,
-    told=lambda heads, kv_heads, n: [f"scores(q {[n, heads, 16]}, k {[9, kv_heads, 16]})"],
+    told="scores(q [{2}, {0}, 16], k [9, {1}, 16])",
     why=lambda heads, kv_heads, n: (
         f"Scores are [Hkv, Hq / Hkv, n, L], here {[kv_heads, heads // kv_heads, n, 9]}."
     ),

@@ -220,11 +220,13 @@ OF_ATTENTION: Mistakes = {
     "Every sequence reads the first one's table: the next row is table_stride further.": (
         lambda g: _given(g, tables=g.tables[:1].expand_as(g.tables))
     ),
+    "The rows of the table are tables.stride(0) elements apart, not tables.shape[1].": (
+        lambda g: _given(g, tables=g.tables.as_strided(g.tables.shape, (g.tables.shape[1], 1)))
+    ),
 }
 
 
 ONE_HEAD = {"heads": 1, "kv_heads": 1}
-LARGE_GROUP = {"lengths": (3,), "heads": 18, "kv_heads": 1}
 TWO_TILES = {"lengths": (16,), **ONE_HEAD}
 # The scores of the second head are twice as large.
 LOUD = {"lengths": (11,), "heads": 2, "kv_heads": 1, "level": 1000.0}
@@ -255,19 +257,18 @@ WHOLE: Cases = {
         "tile": 16,
     },
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
+    "6 and 20 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
+    "18 query heads on one KV head": {"lengths": (3,), "heads": 18, "kv_heads": 1},
 }
 puzzle(
     "decode",
-    {
-        **WHOLE,
-        "6 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
-    },
+    WHOLE,
     OF_ATTENTION,
     "A paged decode kernel: ragged lengths, shared heads, pages in any order, offsets beyond 2^31.",
 )
 puzzle(
     "grouped",
-    {**WHOLE, "18 query heads on one KV head: 32 rows": LARGE_GROUP},
+    WHOLE,
     OF_ATTENTION,
     "Each key is loaded once for the whole group, and two products do the arithmetic.",
 )
@@ -317,7 +318,6 @@ puzzle(
             **ONE_HEAD,
         },
         **{f"{title}, three splits": {**case, "splits": 3} for title, case in WHOLE.items()},
-        "18 query heads on one KV head, two splits": {**LARGE_GROUP, "splits": 2},
     },
     OF_SPLIT,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "
@@ -332,9 +332,6 @@ puzzle(
     "launch",
     {
         **WHOLE,
-        "18 query heads on one KV head": LARGE_GROUP,
-        "Three sequences; the rows of the table are tables.stride(0) elements apart, more than its "
-        "width": {"wider": 3},
         "700 keys; the very last scores highest": {"lengths": (700,), "loudest": 699, **LONG},
         "700 keys and 5 keys: most splits of the short sequence have no keys": {
             "lengths": (700, 5),

@@ -92,9 +92,7 @@ def _attended(attend: Function, length: int, n: int, size: int, scale: float) ->
     why=lambda length, n, size, scale: (
         f"Query i stands at position {length - n} + i, and attends to all positions up to its own."
     ),
-    told=lambda length, n, size, scale: [
-        f"attend(q, k, v, block_ids, {length}, {scale})  # blocks of {size}, the last {n} queries"
-    ],
+    told="attend(q, k, v, block_ids, {0}, {3})  # blocks of {2}, the last {1} queries",
 )
 def attend_one(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: list[int], length: int, scale: float

@@ -221,7 +221,7 @@ def schedule(answer: type[Scheduler]) -> str:
     message = "The last step computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0."
     trial = partial(engine_trial, answer, Continuous, _computed, message)
     # Blocks are short in the first, places in the second.
-    search([partial(trial, 10, 3), partial(trial, 40, 2)], sequences=300, walks=60, length=16)
+    search([partial(trial, 10, 3), partial(trial, 40, 2)])
     return (
         "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
         "and the next is\nadmitted in the same step."
@@ -239,15 +239,11 @@ def patient(answer: type[Scheduler]) -> str:
         f"{PATIENCE} times at most, and only if it does not fit."
     )
     trial = partial(engine_trial, answer, Patient, _admitted, message)
-    search([partial(trial, 10), partial(trial, 16)], sequences=300, walks=120, length=16)
+    search([partial(trial, 10), partial(trial, 16)])
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
         f"is passed\n{PATIENCE} times at most, however many small requests arrive."
     )
-
-
-def _tokens_lost(sequence: Sequence) -> int:
-    return sequence.table.num_tokens
 
 
 def _victim_of(policy: type[Scheduler], *computed: int) -> Any:
@@ -285,7 +281,7 @@ def _why_victim(*computed: int) -> str:
     name="victim",
     why=_why_victim,
     through=_victim_of,
-    told=lambda *computed: [f"victim()  # computed tokens of r0, r1, ...: {computed}"],
+    told=lambda *computed: f"victim()  # computed tokens of r0, r1, ...: {computed}",
 )
 class Cheapest(Scheduler):
     """A Scheduler with victim(self): the running request that loses the fewest tokens.
@@ -296,7 +292,7 @@ class Cheapest(Scheduler):
     def victim(self) -> Sequence:
         """Return the sequence to preempt; the later one of two that lose as many."""
         others = [each for each in reversed(self.running[1:]) if each.table.num_tokens]
-        return min(others, key=_tokens_lost, default=self.running[0])
+        return min(others, key=lambda each: each.table.num_tokens, default=self.running[0])
 
 
 def _times(

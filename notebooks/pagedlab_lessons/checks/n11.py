@@ -36,12 +36,8 @@ def _sum_of_parts(part: Function, hidden: int, width: int, size: int) -> Tensor:
     "whole output.",
     [(2, 2, 1), (2, 2, 2), (3, 4, 2), (4, 6, 3)],
     through=_sum_of_parts,
-    told=lambda hidden, width, size: [
-        f"mlp_part(gate, up, down, rank, {size})  # hidden size {hidden}, MLP width {width}"
-    ],
-    why=lambda hidden, width, size: (
-        "The sum over the ranks has to be the whole MLP's output, here of one token."
-    ),
+    told="mlp_part(gate, up, down, rank, {2})  # hidden size {0}, MLP width {1}",
+    why="The sum over the ranks has to be the whole MLP's output, here of one token.",
 )
 def mlp_part(gate: Tensor, up: Tensor, down: Tensor, rank: int, size: int) -> list[Tensor]:
     """A rank's part of three weights [out, in]; the outputs of all parts add up to the MLP's."""

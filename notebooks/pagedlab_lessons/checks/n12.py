@@ -7,7 +7,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Function, Wrong, compared, trying
+from pagedlab_lessons.checks.protocol import Function, compared, trying
 
 
 def _after_draft(
@@ -33,15 +33,11 @@ def _after_draft(
         for accepted in range(drafted + 1)
     ],
     through=_after_draft,
-    told=lambda known, drafted, accepted, num_forks: [
-        f"table.append({known})",
-        *num_forks * ["sibling = table.fork()"],
-        f"table.append({drafted})  # a draft of {drafted}",
-        f"roll_back(table, {drafted}, {accepted})",
-    ],
-    why=lambda known, drafted, accepted, num_forks: (
-        "The tokens known before and those accepted are kept, in the blocks that they were in."
-    ),
+    told="table.append({0})\n"
+    "siblings = [table.fork() for _ in range({3})]\n"
+    "table.append({1})  # a draft of {1}\n"
+    "roll_back(table, {1}, {2})",
+    why="The tokens known before and those accepted are kept, in the blocks that they were in.",
 )
 def roll_back(table: BlockTable, drafted: int, accepted: int) -> None:
     """Keep the accepted tokens of a draft, which is at the end of a sequence's table."""
@@ -78,9 +74,6 @@ def _outcome(rule: Function, p: list[float], q: list[float]) -> dict[str, Any]:
         if not chance:
             continue
         accept, replacement = rule(p[:], q[:], token)
-        if not 0 <= accept <= 1:
-            message = "What you return first is no probability."
-            raise Wrong(message, "a number between 0 and 1", f"{accept:.3g}")
         accepted += chance * accept
         outcome[token] += chance * accept
         for other, share in enumerate(replacement):
@@ -98,11 +91,9 @@ def _outcome(rule: Function, p: list[float], q: list[float]) -> dict[str, Any]:
         ([0.0, 0.25, 0.75], [0.5, 0.25, 0.25]),
     ],
     through=_outcome,
-    told=lambda p, q: [f"acceptance_rule(p={p}, q={q}, token)  # for each token of q"],
-    why=lambda p, q: (
-        "Drafts drawn from q and put through your rule must come out distributed as p, and it must "
-        "accept all that it can. Does the replacement's distribution add up to 1?"
-    ),
+    told="acceptance_rule(p={0}, q={1}, token)  # for each token of q",
+    why="Drafts drawn from q and put through your rule must come out distributed as p, and it must "
+    "accept all that it can. Does the replacement's distribution add up to 1?",
 )
 def acceptance_rule(p: list[float], q: list[float], token: int) -> tuple[float, list[float]]:
     """Chance of acceptance, and distribution of the replacement, for a token from q.

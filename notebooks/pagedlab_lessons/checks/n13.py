@@ -106,8 +106,10 @@ def _diary(loop: Function, *script: Arrival) -> str:
         (("A", 0, 3), ("B", 1, 2), ("metrics", 1, 0), ("C", 1, 1)),
     ],
     through=_diary,
-    told=lambda *script: [f"{name} arrives before step {at}, wants {n}" for name, at, n in script],
-    why=lambda *script: "Step only while busy(). None means: stop at once. The order of events:",
+    told=lambda *script: "\n".join(
+        f"{name} arrives before step {at}, wants {n}" for name, at, n in script
+    ),
+    why="Step only while busy(). None means: stop at once. The order of events:",
 )
 def engine_loop(inbox: Any, busy: Any, step: Any) -> None:
     """loop(inbox, busy, step): run every message in the inbox, then a step, and again.

@@ -54,11 +54,9 @@ def my_pool(answer: Any) -> str:
         answer,
         BlockPool,
         [(line,) for line in lines],
-        lambda _: (
-            "A kept block is cached when it is free: share revives it, allocate evicts it last."
-        ),
+        "A kept block is cached when it is free: share revives it, allocate evicts it last.",
         through=_free_blocks,
-        told=lambda line: [_KEPT, line],
+        told=f"{_KEPT}\n{{}}",
     )
     return "Counts, free list and cached blocks are right, after every operation that was tried."
 
@@ -99,7 +97,7 @@ def _of_batch(attention: Function, lengths: list[int], new: list[int]) -> Any:
     "Right for prompts, chunks and new tokens of several sequences; no empty slot is read.",
     [([3], [1]), ([5], [5]), ([9, 2], [1, 2]), ([7, 12, 4], [3, 1, 4])],
     through=_of_batch,
-    told=lambda lengths, new: [f"my_attention(...)  # {lengths} keys, {new} queries, blocks of 4"],
+    told="my_attention(...)  # {0} keys, {1} queries, blocks of 4",
 )
 def my_attention(*batch: Any) -> Tensor:
     """A function with the arguments of `paged_attention`, for any ragged batch."""
@@ -133,11 +131,9 @@ def my_scheduler(answer: Any) -> str:
         answer,
         Scheduler,
         [(64, 64), (64, 5), (9, 64), (9, 5)],
-        lambda *_: "Every text gets its 12 tokens.",
+        "Every text gets its 12 tokens.",
         through=_lengths,
-        told=lambda num_blocks, budget: [
-            f"{num_blocks} blocks of 4, {budget} tokens a step, prompts of 9, 3, 14 and 6"
-        ],
+        told="{0} blocks of 4, {1} tokens a step, prompts of 9, 3, 14 and 6",
     )
     return "Every text is finished: with room, in chunks, and in a pool that is too small for all."
 
@@ -154,8 +150,8 @@ def _tokens(sample: Function, number: float) -> list[int]:
     "The likeliest token at temperature 0, else the token into whose share the number falls.",
     [(0.0,), (0.2,), (0.5,), (0.999,)],
     through=_tokens,
-    told=lambda number: [f"my_sample(logits, params, [{number}] * 6)"],
-    why=lambda number: "Tokens of temperatures 0, 1, 0.5, 2, 0, 1:",
+    told="my_sample(logits, params, [{0}] * 6)",
+    why="Tokens of temperatures 0, 1, 0.5, 2, 0, 1:",
 )
 def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]) -> Tensor:
     """A function like `sample_rows`, for temperatures only."""
@@ -196,13 +192,11 @@ def my_engine(answer: Any) -> str:
         llm.pool.subscribe(lambda event: seen.update([event.kind]))
         done = llm.generate(prompts, asked)
         seen["preemption"] = llm.stats.preemptions
-        one, other = (output.token_ids for output in llm.generate(prompts[3], samples)[0].outputs)
+        llm.generate(prompts[3], samples)
         right = generate_baseline(model, prompts, 12, ignore_eos=True).token_ids
         for prompt, expected, completion in zip(prompts, right, done, strict=True):
             tokens = completion.outputs[0].token_ids
             agree(expected, tokens, f"The tokens after the prompt {prompt}:")
-        if one == other:
-            raise Wrong("Two samples with two seeds differ.", "two texts", one)
         for what in ("hit", "copy", "preemption"):
             if not seen[what]:
                 raise Wrong(f"In so small a pool there is a {what}.", "at least 1", 0)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from numbers import Number
 from typing import Any, Literal, TypeVar
 
@@ -76,9 +76,13 @@ NAMES = {
 MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 
 _COLORS = {"passed": GREEN, "failed": VERMILION}
+SEQUENCES = 400  # short sequences of operations that a search tries
+WALKS = 60  # random ones
+LENGTH = 24  # operations of each of these
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
 Function = Callable[..., Any]
+Told = Callable[..., str] | str  # said of a case: a text with its arguments, or a function of them
 _Right = TypeVar("_Right", bound=Function)
 
 
@@ -346,10 +350,10 @@ def compare(
     answer: Function,
     right: Function,
     cases: Sequence[tuple[Any, ...]],
-    why: Callable[..., str] | None = None,
+    why: Told = "",
     *,
     through: Function | None = None,
-    told: Callable[..., Sequence[str]] | None = None,
+    told: Told = "",
     mistakes: Mapping[str, Function] | None = None,
     within: float = 1e-9,
 ) -> None:
@@ -359,11 +363,12 @@ def compare(
         answer: the reader's function.
         right: a right one.
         cases: arguments to try. Put small ones first: the reader sees the first that differs.
-        why: takes the arguments of a case, returns why the right result is right, or "".
+        why: why the right result of a case is right: a text with `{0}` for its first argument, or
+            a function of its arguments.
         through: takes a function and the arguments of a case, returns what is compared; by default
             the function's result.
-        told: takes the arguments of a case, returns the lines of Python that the reader sees; by
-            default the call.
+        told: the lines of Python that the reader sees, also as a text or a function; by default
+            the call.
         mistakes: by what is said of it, a function with a known mistake.
         within: how far numbers may be off, relative and absolute.
 
@@ -378,8 +383,8 @@ def compare(
 
     for case in cases:
         call = f"{name}({', '.join(map(_written, case))})"
-        lines = told(*case) if told else [call]
-        words = why(*case) if why else ""
+        lines = (_said(told, case) or call).splitlines()
+        words = _said(why, case)
         expected = result(right, case)
         with trying(*lines, expected=_written(expected)):
             got = result(answer, case)
@@ -397,6 +402,11 @@ def compare(
                 said = said or f"{key} differs. {_what_differs(expected, got)}"
             said = said or _what_differs(expected, got)
             raise Wrong("\n".join(filter(None, [said, words])), *shown(expected, got, within))
+
+
+def _said(told: Told, case: tuple[Any, ...]) -> str:
+    """Return what is said of a case."""
+    return told.format(*case) if isinstance(told, str) else told(*case)
 
 
 def _what_differs(expected: Any, got: Any) -> str:
@@ -425,9 +435,17 @@ def agree(expected: Any, got: Any, message: str) -> None:
 
 
 def same(expected: Any, got: Any, within: float = 1e-9) -> bool:
-    """Return whether two values are equal; floats, also in lists, dicts and tensors, nearly so."""
+    """Return whether two values are equal; floats, also in lists, dicts and tensors, nearly so.
+
+    Args:
+        expected: the right value.
+        got: the answer's value.
+        within: how far numbers may be off, relative and absolute. NaN is always too far off.
+    """
+    if is_tensor(expected):
+        return is_tensor(got) and same(expected.tolist(), got.tolist(), within)
     if isinstance(expected, float) and isinstance(got, (int, float)):
-        return math.isclose(expected, got, rel_tol=within, abs_tol=within / 1000)
+        return math.isclose(expected, got, rel_tol=within, abs_tol=within)
     if isinstance(expected, (list, tuple)) and type(got) is type(expected):
         return len(got) == len(expected) and all(
             same(right, yours, within) for right, yours in zip(expected, got, strict=True)
@@ -436,9 +454,6 @@ def same(expected: Any, got: Any, within: float = 1e-9) -> bool:
         return got.keys() == expected.keys() and all(
             same(expected[key], got[key], within) for key in got
         )
-    if is_tensor(expected):
-        alike = is_tensor(got) and shape(got) == shape(expected)
-        return alike and not first_wrong(expected, got, within)
     try:
         return bool(expected == got)
     except (ValueError, RuntimeError):  # several numbers in an array or a tensor
@@ -465,20 +480,6 @@ def normal(seed: int = 0) -> Function:
     return partial(torch.randn, dtype=torch.float64, generator=generator)
 
 
-def first_wrong(expected: Any, got: Any, within: float = 1e-9) -> list[int]:
-    """Return the indices of the first number of a tensor that is too far from the expected one.
-
-    NaN is always too far. Returns [] if every number is right.
-
-    Args:
-        expected: the right numbers.
-        got: the answer's numbers, of the same shape.
-        within: relative and absolute tolerance.
-    """
-    wrong = ~expected.isclose(got.to(expected.dtype), rtol=within, atol=within)
-    return wrong.nonzero()[0].tolist() if wrong.any() else []
-
-
 def shape(x: Any) -> Any:
     """Return the shape of a tensor, a list of shapes for a list, or the name of another type."""
     if isinstance(x, (list, tuple)):
@@ -487,11 +488,12 @@ def shape(x: Any) -> Any:
 
 
 def shown(expected: Any, got: Any, within: float = 1e-9) -> tuple[str, str]:
-    """Return both values in words; of large tensors, the row with the first number that differs."""
+    """Return both values in words; of large tensors, the first row that differs."""
     if not is_tensor(expected) or shape(got) != shape(expected) or expected.numel() <= 8:
         return _written(expected), _written(got)
-    *row, _ = first_wrong(expected, got, within)
-    right, yours = (f"{say(x[tuple(row)])} at {row}" for x in (expected, got))
+    rows = product(*map(range, expected.shape[:-1]))
+    row = next(at for at in rows if not same(expected[at], got[at], within))
+    right, yours = (f"{say(x[row])} at {[*row]}" for x in (expected, got))
     return right, yours
 
 
@@ -504,16 +506,11 @@ def _written(x: Any) -> str:
     return repr(x)
 
 
-def say(x: Any, digits: int = 5) -> str:
-    """Write a number, a list of numbers or a tensor as a person would: [[1, 3.5]].
-
-    Args:
-        x: what to write.
-        digits: significant digits of each number.
-    """
-    if isinstance(x, (list, tuple)):
-        return f"[{', '.join(say(part, digits) for part in x)}]"
-    return f"{x:.{digits}g}" if isinstance(x, (int, float)) else say(x.tolist(), digits)
+def say(x: Any) -> str:
+    """Write a tensor with five digits a number: [[1, 3.5]]."""
+    if is_tensor(x):
+        return say(x.tolist())
+    return f"[{', '.join(map(say, x))}]" if isinstance(x, list) else f"{x:.5g}"
 
 
 # Searching ----------------------------------------------------------------------------------------
@@ -566,13 +563,7 @@ def replay(
         raise
 
 
-def search(
-    starts: Sequence[Callable[[], Trial]],
-    *,
-    sequences: int = 400,
-    walks: int = 48,
-    length: int = 24,
-) -> None:
+def search(starts: Sequence[Callable[[], Trial]]) -> None:
     """Search for a counterexample.
 
     Short sequences are tried first, shortest first, on the first start: what fails there is
@@ -581,22 +572,19 @@ def search(
 
     Args:
         starts: each makes a trial; the first has few choices.
-        sequences: number of short sequences.
-        walks: number of random walks.
-        length: operations of a walk.
 
     Raises:
         Wrong: With the smallest counterexample that was found.
     """
     queue: deque[tuple[str, ...]] = deque([()])
-    for _ in range(sequences):
+    for _ in range(SEQUENCES):
         prefix = queue.popleft()
         for choice in replay(starts[0], prefix):
             queue.append((*prefix, choice))
     chance = random.Random(0)
-    for start in islice(cycle(starts), walks):
+    for start in islice(cycle(starts), WALKS):
         try:
-            replay(start, [""] * length, chance)
+            replay(start, [""] * LENGTH, chance)
         except Wrong as wrong:
             raise _shrunk(start, wrong) from None
 

@@ -14,6 +14,7 @@ is NaN there. Imports no Triton: kernels come from whoever wrote them.
 """
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,17 +79,41 @@ def merge(parts: Tensor, logs: Tensor) -> Tensor:
 
 
 class Puzzle(NamedTuple):
-    """`given(**case)` are the arguments; `expected(given)` the outputs, by name; `grid(given)` how
-    many programs.
+    """A puzzle of the notebook.
+
+    Args:
+        right: computes what the kernel has to; its parameters are some of the kernel's arguments.
+        given: takes the parts of a case, returns the kernel's arguments by name.
+        grid: takes the arguments, returns how many programs run.
+        outputs: names of what `right` returns.
     """
 
+    right: Callable[..., Any]
     given: Callable[..., Given]
-    expected: Callable[[Given], dict[str, Tensor]]
     grid: Callable[[Given], tuple[int, ...]]
+    outputs: tuple[str, ...] = ("out",)
 
-    def launch(self, kernel: Any, given: Given, **options: int) -> Any:
-        """Run a kernel, and return what Triton's compiler made of it."""
-        return kernel[self.grid(given)](*given.values(), **options)
+    def expected(self, given: Given) -> dict[str, Tensor]:
+        """Return the right outputs by name."""
+        made = self.right(*(given[name] for name in signature(self.right).parameters))
+        return dict(zip(self.outputs, made if isinstance(made, tuple) else [made], strict=True))
+
+    def launch(self, answer: Any, given: Given, splits: int = 3, **options: int) -> Any:
+        """Run a kernel, or the two of puzzle 7, and return what Triton's compiler made of it."""
+        grid = self.grid(given)
+        if not isinstance(answer, dict):
+            return answer[grid](*given.values(), **options)
+        out, *rest = given.values()
+        logs = out.new_empty(*out.shape[:2], splits, dtype=torch.float32)
+        parts = out  # with one split its part is the answer, and nothing is left to merge
+        if splits > 1:
+            parts = out.new_empty(*logs.shape, given["DIM"], dtype=torch.float32)
+        made = answer["my_split"][(*grid, splits)](parts, logs, *rest, **options)
+        if splits > 1:
+            rows = len(given["q"]) * given["q"].shape[1]
+            room = 1 << (splits - 1).bit_length()
+            answer["my_merge"][(rows,)](out, parts, logs, splits, given["DIM"], room)
+        return made
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -173,6 +198,8 @@ def _decode(
     `level` is what the scores of the even heads are near; those of the odd ones near its double.
     """
     k, v, tables = pages_of(list(lengths), size, kv_heads, dim)
+    # Rows of a table are further apart than it is wide.
+    tables = torch.nn.functional.pad(tables, (0, 3))[:, :-3]
     q = _normal(len(lengths), heads, dim)
     if level:
         # Quarters: sums of their products are exact, so a large score is no less precise.
@@ -211,61 +238,27 @@ def rows_of(group: int, least: int = 16) -> int:
     return max(least, 1 << (group - 1).bit_length())
 
 
-def _attended(g: Given) -> dict[str, Tensor]:
+def _attended(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, seq_lens: Tensor, scale: float
+) -> Tensor:
     """The output of each sequence's new token."""
-    caches = g["k_cache"], g["v_cache"]
-    rows = zip(g["q"], g["tables"], g["seq_lens"].tolist(), strict=True)
-    return {"out": torch.stack([grouped(q, *caches, table, n, g["scale"]) for q, table, n in rows])}
+    rows = zip(q, tables, seq_lens.tolist(), strict=True)
+    return torch.stack([grouped(one, k_cache, v_cache, table, n, scale) for one, table, n in rows])
 
 
-def _after_step(g: Given) -> dict[str, Tensor]:
-    m, total, acc = online_step(g["m"], g["total"], g["acc"], g["s"], g["v"])
-    return {"m": m, "total": total, "acc": acc}
+def _grid_of_groups(given: Given) -> tuple[int, ...]:
+    """A program for each sequence and KV head."""
+    return len(given["q"]), given["KV_HEADS"]
 
 
-class Split(NamedTuple):
-    """As a `Puzzle`, with two kernels: `my_split` writes parts [B, Hq, splits, D] and logs,
-    `my_merge` joins them.
-    """
-
-    given: Callable[..., Given]
-    expected: Callable[[Given], dict[str, Tensor]]
-
-    def launch(
-        self, kernels: dict[str, Any], given: Given, splits: int = 3,
-        put: Callable[[str, Tensor], Tensor] = lambda _, tensor: tensor, **options: int,
-    ) -> Any:  # fmt: skip
-        """`put` says where what lies between the two kernels is kept."""
-        out, *rest = given.values()
-        b, heads, dim = out.shape
-        logs = put("logs", out.new_empty(b, heads, splits, dtype=torch.float32))
-        parts = out  # with one split its part is the answer, and nothing is left to merge
-        if splits > 1:
-            parts = put("parts", out.new_empty(b, heads, splits, dim, dtype=torch.float32))
-        split_kernel = kernels["my_split"][b, given["KV_HEADS"], splits]
-        made = split_kernel(parts, logs, *rest, **options)
-        if splits > 1:
-            merge_kernel = kernels["my_merge"][(b * heads,)]
-            merge_kernel(out, parts, logs, splits, dim, 1 << (splits - 1).bit_length())
-        return made
-
-
-PUZZLES: dict[str, Any] = {
-    "weights": Puzzle(
-        _weights, lambda g: {"out": weights(g["s"], g["m"])}, lambda g: (-(-g["n"] // g["TILE"]),)
-    ),
-    "scores": Puzzle(
-        _scores, lambda g: {"out": scores(g["q"], g["k"], g["scale"])}, lambda g: (g["HEADS"],)
-    ),
-    "online_step": Puzzle(_step, _after_step, lambda g: (1,)),
-    "paged_scores": Puzzle(
-        _paged_scores,
-        lambda g: {"out": paged_scores(g["q"], g["k_cache"], g["table"], g["n"], g["scale"])},
-        lambda g: (g["HEADS"],),
-    ),
-    "decode": Puzzle(_decode, _attended, lambda g: (len(g["q"]), g["q"].shape[1])),
-    "grouped": Puzzle(_grouped, _attended, lambda g: (len(g["q"]), g["KV_HEADS"])),
-    "split": Split(_grouped, _attended),
+PUZZLES = {
+    "weights": Puzzle(weights, _weights, lambda given: (blocks_for(given["n"], given["TILE"]),)),
+    "scores": Puzzle(scores, _scores, lambda given: (given["HEADS"],)),
+    "online_step": Puzzle(online_step, _step, lambda given: (1,), ("m", "total", "acc")),
+    "paged_scores": Puzzle(paged_scores, _paged_scores, lambda given: (given["HEADS"],)),
+    "decode": Puzzle(_attended, _decode, lambda given: given["q"].shape[:2]),
+    "grouped": Puzzle(_attended, _grouped, _grid_of_groups),
+    "split": Puzzle(_attended, _grouped, _grid_of_groups),
 }
 
 

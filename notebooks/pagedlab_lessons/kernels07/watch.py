@@ -9,8 +9,8 @@ Each of the kernel's tensors has a margin, so an access outside of it is noticed
 
 In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
 one that is no tensor's stops the kernel before it reads or writes. Compiled kernels keep their
-addresses to themselves: where there is a GPU, `interpreted` does this in a process of its own, and
-kernels travel there as source (`source_of`).
+addresses to themselves: where there is a GPU, what is `interpreted` runs in a process of its own,
+and kernels travel there as source (`source_of`).
 
     loads_in_puzzle    by a reader's kernel, in a puzzle's example
     loads_of_rungs     by each rung of the ladder
@@ -26,9 +26,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import wraps
 from multiprocessing import get_context
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -41,23 +42,8 @@ from pagedlab_lessons.kernels07 import ladder
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
 from pagedlab_lessons.kernels07.speeds import RUNGS
 
+_Result = TypeVar("_Result")
 MARGIN = 4096  # elements on either side of a tensor
-
-
-class Cut(NamedTuple):
-    """An offset that has lost its upper bits.
-
-    Args:
-        name: of the tensor.
-        element: indices of the one that was meant.
-        meant: its offset in the tensor.
-        got: what 32 bits keep of the offset.
-    """
-
-    name: str
-    element: tuple[int, ...]
-    meant: int
-    got: int
 
 
 @dataclass(eq=False)
@@ -68,11 +54,11 @@ class Outside(BaseException):
 
     Args:
         verb: "load" or "store".
-        name: of the nearest tensor.
-        size: of the tensor.
+        name: of the nearest tensor, or of the one whose offset is cut.
+        size: of the nearest tensor.
         element: that would be loaded or stored.
         program: that does it.
-        cut: the offset that has lost its upper bits, if there is one.
+        is_cut: whether the offset of an element has lost its upper bits.
     """
 
     verb: str
@@ -80,7 +66,7 @@ class Outside(BaseException):
     size: int
     element: int
     program: Program
-    cut: Cut | None = None
+    is_cut: bool
 
     def __str__(self) -> str:
         return f"program {self.program} {self.verb}s {self.where} of {self.name}"
@@ -97,22 +83,27 @@ class Memory:
         self.loads: defaultdict[str, list[Access]] = defaultdict(list)
         self.stores: defaultdict[str, list[Access]] = defaultdict(list)
         self.tensors: dict[str, torch.Tensor] = {}
-        # of each tensor, flat: which elements held NaN when it was put here
+        # of each tensor, element by element: whether nothing has written it
         self.unwritten: dict[str, np.ndarray] = {}
+        self.empty_load = ""  # a tensor of which such an element was loaded
         self._far: dict[str, int] = {}  # elements that a tensor seems to be further
 
     def put(self, name: str, tensor: torch.Tensor, far: int = 0) -> torch.Tensor:
-        """Return a copy on the CPU with a margin on both sides.
+        """Return a copy on the CPU with the same strides, and with a margin on both sides.
 
         Args:
             name: of the tensor.
-            tensor: to copy.
+            tensor: to copy; floats that are NaN count as not written.
             far: accesses that many elements further count as accesses to the tensor too.
         """
-        arena = tensor.new_zeros(tensor.numel() + 2 * MARGIN, device="cpu")
-        own = arena[MARGIN : MARGIN + tensor.numel()].view(tensor.shape)
+        last = sum(
+            (n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        arena = tensor.new_zeros(last + 1 + 2 * MARGIN, device="cpu")
+        inside = arena[MARGIN:-MARGIN]
+        own = inside.as_strided(tensor.shape, tensor.stride())
         self.tensors[name], self._far[name] = own.copy_(tensor), far
-        self.unwritten[name] = own.isnan().flatten().numpy()
+        self.unwritten[name] = inside.isnan().numpy()
         return own
 
     def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
@@ -144,14 +135,18 @@ class Memory:
                 return pointers
             program = tuple(int(i) for i in builder.grid_idx)
             name = self._nearest(int(addresses[is_touched][0]))
-            tensor = self.tensors[name]
+            tensor, unwritten = self.tensors[name], self.unwritten[name]
             offsets = self._offsets(name, addresses)
             elements = offsets[is_touched]
-            is_wrong = (elements < 0) | (elements >= tensor.numel())
+            is_wrong = (elements < 0) | (elements >= len(unwritten))
             if is_wrong.any():
                 cut = self._cut(int(addresses[is_touched][is_wrong][0]))
                 element = int(elements[is_wrong][0])
-                raise Outside(verb, name, tensor.numel(), element, program, cut)
+                raise Outside(verb, cut or name, len(unwritten), element, program, bool(cut))
+            if verb == "store":
+                unwritten[elements] = False
+            elif unwritten[elements].any():
+                self.empty_load = self.empty_load or name
             kept = self.loads if verb == "load" else self.stores
             kept[name].append(Access(program, steps[verb, name, program], elements))
             steps[verb, name, program] += 1
@@ -182,23 +177,20 @@ class Memory:
         """Return the tensor that an address is in, or next to."""
 
         def distance(name: str) -> int:
-            tensor = self.tensors[name]
             offset = int(self._offsets(name, address))
-            return max(-offset, offset - tensor.numel() + 1, 0) * tensor.element_size()
+            last = len(self.unwritten[name]) - 1
+            return max(-offset, offset - last, 0) * self.tensors[name].element_size()
 
         return min(self.tensors, key=distance)
 
-    def _cut(self, address: int) -> Cut | None:
-        """Return the element of a far tensor whose offset, without its upper bits, gives this."""
+    def _cut(self, address: int) -> str:
+        """Return the far tensor that this is in, but for the upper bits of the offset."""
         for name, far in self._far.items():
             tensor = self.tensors[name]
-            got = (address - tensor.data_ptr()) // tensor.element_size()
-            element = (got - far) % (1 << 32)
-            if far and element < tensor.numel():
-                page, rest = divmod(far + element, tensor[0].numel())
-                inside = (int(place) for place in np.unravel_index(rest, tensor.shape[1:]))
-                return Cut(name, (page, *inside), far + element, got)
-        return None
+            offset = (address - tensor.data_ptr()) // tensor.element_size()
+            if far and (offset - far) % (1 << 32) < tensor.numel():
+                return name
+        return ""
 
 
 class Allocations(TorchFunctionMode):
@@ -208,11 +200,13 @@ class Allocations(TorchFunctionMode):
 
     Args:
         memory: watches the tensors.
+        names: of the first ones.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, *names: str) -> None:
         super().__init__()
         self.memory = memory
+        self.names = iter(names)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -227,7 +221,8 @@ class Allocations(TorchFunctionMode):
             return made  # a view of a watched tensor, or the tensor itself
         if "empty" in name and made.is_floating_point():
             made.fill_(torch.nan)
-        return self.memory.put(f"tensor {len(storages)} (torch.{name})", made)
+        label = next(self.names, f"tensor {len(storages)} (torch.{name})")
+        return self.memory.put(label, made)
 
 
 # Kernels as text ----------------------------------------------------------------------------------
@@ -295,20 +290,26 @@ def _unpacked(item: Any) -> Any:
     return define(item.source)[item.name] if isinstance(item, _Text) else item
 
 
-def interpreted(place: str, *args: Any) -> Any:
-    """Call "module:function" with Triton interpreted: here, or where it compiles here in a process
-    of its own.
+def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Make a function run with Triton interpreted: here, or where it compiles here in a process of
+    its own.
     """
-    if INTERPRETED:
-        return resolve_name(place)(*args)
-    # not run again there
-    alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
-    with (
-        patch.dict(os.environ, TRITON_INTERPRET="1"),
-        alone,
-        ProcessPoolExecutor(1, get_context("spawn")) as child,
-    ):
-        return child.submit(_called, place, *map(_packed, args)).result()
+
+    @wraps(function)
+    def run(*args: Any) -> _Result:
+        if INTERPRETED:
+            return function(*args)
+        # not run again there
+        alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
+        place = f"{function.__module__}:{function.__name__}"
+        with (
+            patch.dict(os.environ, TRITON_INTERPRET="1"),
+            alone,
+            ProcessPoolExecutor(1, get_context("spawn")) as child,
+        ):
+            return child.submit(_called, place, *map(_packed, args)).result()
+
+    return run
 
 
 def _called(place: str, *args: Any) -> Any:
@@ -333,17 +334,15 @@ def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
     return Loads(given, dict(memory.loads), stopped)
 
 
+@interpreted
 def loads_in_puzzle(name: str, answer: Any) -> Loads:
     """Run a kernel, or the parts of puzzle 7, on a puzzle's example."""
-    return interpreted(f"{__name__}:_loads_in_puzzle", name, answer)
-
-
-def _loads_in_puzzle(name: str, answer: Any) -> Loads:
     puzzle = PUZZLES[name]
     given = puzzle.given()
     return _watched(lambda *x: puzzle.launch(answer, dict(zip(given, x, strict=True))), given)
 
 
+@interpreted
 def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
     """Run each rung, in its own words "1 one page at a time", and a reader's kernel as "yours".
 
@@ -351,10 +350,6 @@ def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
         lengths: of sequences that each get a new token.
         own: the reader's kernel of puzzle 5, 6, 7 or 8.
     """
-    return interpreted(f"{__name__}:_loads_of_rungs", lengths, own)
-
-
-def _loads_of_rungs(lengths: Sequence[int], own: Any) -> dict[str, Loads]:
     four_splits = ladder.SPLIT | {"my_splits": lambda *_: 4}
     kernels = {"yours": ladder.decoder(own, tile=32)} if own else {}
     kernels |= zip(RUNGS, ladder.RUNGS.values(), strict=True)
@@ -364,6 +359,7 @@ def _loads_of_rungs(lengths: Sequence[int], own: Any) -> dict[str, Loads]:
     return {name: _watched(run, batch) for name, run in kernels.items()}
 
 
+@interpreted
 def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:
     """One launch of the library's kernel for sequences of these lengths, the last `queries[b]`
     tokens of each new.
@@ -371,10 +367,6 @@ def trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:
     pairs = [*zip(queries, lengths, strict=True)]
     if not all(0 < new <= length for new, length in pairs):
         raise ValueError(f"each sequence has 1 to all of its tokens new: {queries} of {lengths}")
-    return interpreted(f"{__name__}:_trace_ragged", lengths, queries)
-
-
-def _trace_ragged(lengths: Sequence[int], queries: Sequence[int]) -> Loads:
     k, v, tables = pages_of(list(lengths), 16, 2, 16)
     tensors = torch.zeros(sum(queries), 4, 16), k, v, tables, torch.tensor(lengths).int()
     starts = torch.tensor([0, *queries]).cumsum(0).int()

@@ -6,15 +6,15 @@ back makes a fresh pool and repeats the operations up to there, so pool and tabl
 know of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from pagedlab.arguments import integer, one_of
-from pagedlab.blocks import Pool
+from pagedlab.blocks import BlockCopy, Pool
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.judging import NOTHING, Entry, judged
+from pagedlab_lessons.widgets.entries import NOTHING, Entry, entry_of
 from pagedlab_lessons.widgets.operations import VERBS, Operation
 from pagedlab_lessons.widgets.reading import Reading, read
 
@@ -134,34 +134,34 @@ class Session:
     def _run(self, operation: Operation) -> Entry:
         """Run an operation and return its entry in the log."""
         before = self.reading
-        returned: Any = ()
+        copies: Sequence[BlockCopy] = ()
         error = ""
         try:
-            returned = self._apply(operation)
+            copies = self._apply(operation)
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return judged(operation, before, self.reading, returned, error)
+        return entry_of(operation, before, self.reading, copies, error)
 
-    def _apply(self, operation: Operation) -> Any:
+    def _apply(self, operation: Operation) -> Sequence[BlockCopy]:
         """Run an operation on pool and tables, which may raise anything.
 
         Returns:
-            What `append` returned, otherwise ().
+            The copies that `append` returned.
         """
         verb, sequence, n, _ = operation
         if verb == "free":
             self.tables[sequence].free()
             del self.tables[sequence]
             return ()
-        copies: Any = ()
+        copies: Sequence[BlockCopy] = ()
         table = self.table_class(self.pool) if verb == "new" else self.tables[sequence]
         if verb == "fork":
             table = table.fork()
             if not hasattr(table, "block_ids"):
                 raise TypeError(f"fork returned {table!r}, not a table")
         elif n:
-            copies = table.append(n)
+            copies = [BlockCopy(*(integer("a copy", i) for i in pair)) for pair in table.append(n)]
         if operation.changed not in self.tables:
             self.tables[operation.changed] = table
             self.colors[operation.changed] = next(self._numbers)
