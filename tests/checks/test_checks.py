@@ -235,12 +235,6 @@ def half_of(n):
     return 1 / n
 
 
-@pytest.mark.parametrize("cases", [[], [5], [(1,), [1, 2]]])
-def test_cases_are_tuples_of_arguments(cases):
-    with pytest.raises(ValueError, match="each case of compared is a tuple of arguments"):
-        compared("Right.", cases)
-
-
 @pytest.mark.parametrize(
     ("right", "why", "error"),
     [(half_of, "", ZeroDivisionError), (twice, half_of, ZeroDivisionError), (twice, lambda: "because", TypeError)],

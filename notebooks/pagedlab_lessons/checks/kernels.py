@@ -20,13 +20,13 @@ from pagedlab_lessons.checks import CheckResult, check
 from pagedlab_lessons.checks.protocol import (
     Wrong,
     compare,
-    exercise,
+    register,
     same,
     shape,
     shown,
     trying,
 )
-from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, splits_for
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
 from pagedlab_lessons.kernels07.watch import Allocations, Memory, Outside, interpreted
 
 Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
@@ -43,6 +43,12 @@ SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
     (1, 2, 256, 132),
     (5, 2, 700, 108),
 ]
+CROWDED = {  # what to say if several programs load or store an element of a tensor
+    "store": "Two programs store the same element of {}. Each has its own share: its number says\n"
+    "which one, and a mask keeps it from its neighbour's.",
+    "load": "Several programs load the same keys. Each has its own: those of its KV head, and of "
+    "its split.",
+}
 # What a PyTorch user writes first, by a part of the error that it raises.
 BEGINNERS = {
     "'function' object": "A kernel is launched that has no @triton.jit above its def.",
@@ -78,9 +84,8 @@ def puzzle(name: str, cases: Cases, mistakes: Mistakes, proves: str) -> None:
                 raise
         return proves
 
-    run.__name__ = name
     run.__doc__ = f"The kernel of puzzle {name!r} in notebook 07."
-    exercise(run)
+    register(name, run, run)
 
 
 @interpreted
@@ -123,7 +128,7 @@ def _try(
         # what puzzle 7 writes between its two kernels comes first
         written = [*(label for label in memory.tensors if label not in given), *expected]
     for label in written:
-        _check_stores(memory, label)
+        _check_shares(memory, "store", label)
     _check_numbers(memory, given, expected, fenced, mistakes)
     programs = {load.program for load in memory.loads["k_cache"]}
     if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
@@ -183,7 +188,7 @@ def _check_numbers(
     known = (name for name, gives in mistakes.items() if _gives(gives, given, expected, got))
     message = next(known, "") if wrong else ""
     if not message and "ROWS" in given:
-        _check_loads(memory)
+        _check_shares(memory, "load", "k_cache")
     for out in wrong[:1]:
         message = message or _unnamed(memory, bool(got[out].isnan().any()))
         raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
@@ -233,40 +238,23 @@ def _outside(error: Outside) -> Wrong:
     return Wrong(f"It {error.verb}s outside of {error.name}: {hint}", inside, got)
 
 
-def _programs(accesses: list[Access]) -> Counter[int]:
-    """Return how many programs load or store each element of a tensor."""
+def _check_shares(memory: Memory, verb: str, name: str) -> None:
+    """Raise `Wrong` unless one program stores each element of a tensor, or at most one loads it.
+
+    Args:
+        memory: of the launch.
+        verb: "store" or "load".
+        name: of the tensor.
+    """
+    accesses = (memory.stores if verb == "store" else memory.loads)[name]
     pairs = {(element, access.program) for access in accesses for element in [*access.elements]}
-    return Counter(element for element, _ in pairs)
-
-
-def _place(memory: Memory, name: str, element: int) -> str:
-    """Return an element in words, such as "out[0, 1]"."""
-    return f"{name}{[*map(int, np.unravel_index(element, memory.tensors[name].shape))]}"
-
-
-def _check_stores(memory: Memory, name: str) -> None:
-    """Raise `Wrong` unless exactly one program stores each element of a tensor."""
-    programs = _programs(memory.stores[name])
-    for element in range(memory.tensors[name].numel()):
+    programs = Counter(element for element, _ in pairs)
+    x = memory.tensors[name]
+    for element in range(x.numel()):
         count = programs[element]
-        message = f"Not all of {name} is written."
-        if count > 1:
-            message = (
-                f"Two programs store the same element of {name}. Each has its own share: its "
-                "number says\nwhich one, and a mask keeps it from its neighbour's."
-            )
-        if count != 1:
-            place = _place(memory, name, element)
-            raise Wrong(message, f"one program stores {place}", f"{count} programs do")
-
-
-def _check_loads(memory: Memory) -> None:
-    """Raise `Wrong` if several programs load the same element of the keys."""
-    for element, count in _programs(memory.loads["k_cache"]).items():
-        if count > 1:
-            message = (
-                "Several programs load the same keys. Each has its own: those of its KV head, and "
-                "of its split."
-            )
-            some = f"{count} of them load {_place(memory, 'k_cache', element)}"
-            raise Wrong(message, "one program for each element of the keys", some)
+        message = CROWDED[verb].format(name) if count > 1 else ""
+        if verb == "store" and not count:
+            message = f"Not all of {name} is written."
+        if message:
+            place = f"{name}{[*map(int, np.unravel_index(element, x.shape))]}"
+            raise Wrong(message, f"one program {verb}s {place}", f"{count} programs do")

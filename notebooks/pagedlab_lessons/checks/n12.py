@@ -33,10 +33,14 @@ def _after_draft(
         for accepted in range(drafted + 1)
     ],
     through=_after_draft,
-    told="table.append({0})\n"
-    "siblings = [table.fork() for _ in range({3})]\n"
-    "table.append({1})  # a draft of {1}\n"
-    "roll_back(table, {1}, {2})",
+    told=lambda known, drafted, accepted, num_forks: "\n".join(
+        [
+            f"table.append({known})",
+            *num_forks * ["sibling = table.fork()"],
+            f"table.append({drafted})  # a draft of {drafted}",
+            f"roll_back(table, {drafted}, {accepted})",
+        ]
+    ),
     why="The tokens known before and those accepted are kept, in the blocks that they were in.",
 )
 def roll_back(table: BlockTable, drafted: int, accepted: int) -> None:

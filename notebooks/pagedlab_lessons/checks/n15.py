@@ -78,7 +78,7 @@ def my_cache(answer: Any) -> str:
             """The same names for all prompts."""
             return [bytes([i]) for i in range(len(token_ids) // self.pool.block_size)]
 
-    with trying("serve([1, 2, 3])", "serve([6, 7, 3])", setup="blocks of 2, names that collide"):
+    with trying("blocks of 2, names that collide", "serve([1, 2, 3])", "serve([6, 7, 3])"):
         served = Served(Collides, 8, 2)
         served.serve([1, 2, 3])
         served.serve([6, 7, 3])

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from itertools import cycle, islice, product
 from numbers import Number
 from typing import Any, Literal, TypeVar
@@ -168,18 +168,28 @@ def exercise(function: Callable[[Any], str]) -> Check:
     Raises:
         ValueError: If the series has a check of this name.
     """
-    name = function.__name__
-    if name in MODULE_OF and not function.__module__.startswith("pagedlab_lessons.checks."):
+    return register(function.__name__, function, function)
+
+
+def register(name: str, described: Function, judge: Callable[[Any], Any]) -> Check:
+    """Register a check.
+
+    Args:
+        name: of the check.
+        described: its docstring says what the answer is.
+        judge: as the function of `exercise`.
+    """
+    if name in MODULE_OF and not described.__module__.startswith("pagedlab_lessons.checks."):
         raise ValueError(
             f"the series has a check {name!r}; choose a name that is not in dir(check)"
         )
 
     def run(answer: Any) -> CheckResult:
-        return replace(_judge(function, answer), name=name)
+        return replace(_judge(judge, answer), name=name)
 
     run.__name__ = name
-    run.__module__ = function.__module__
-    wanted = inspect.cleandoc(function.__doc__ or "see the notebook")
+    run.__module__ = described.__module__
+    wanted = inspect.cleandoc(described.__doc__ or "see the notebook")
     run.__doc__ = f"Check an answer and return a CheckResult.\n\nThe answer: {wanted}"
     REGISTERED[name] = run
     return run
@@ -204,26 +214,20 @@ def compared(
         options: of `compare`, such as `why`.
 
     Raises:
-        ValueError: If there is no case, or one is no tuple, or the series has a check of this name.
+        ValueError: If the series has a check of this name.
     """
-    if not cases or not all(isinstance(case, tuple) for case in cases):
-        raise ValueError(
-            f"each case of compared is a tuple of arguments, as in (5,), got {cases!r}"
-        )
 
-    def register(right: _Right) -> _Right:
+    def registered(right: _Right) -> _Right:
         compare(right, right, cases, **options)
 
-        @wraps(right, updated=())
         def compare_all(answer: Any) -> str:
             compare(answer, right, cases, **options)
             return proves.replace("{}", str(len(cases)))
 
-        compare_all.__name__ = name or right.__name__
-        exercise(compare_all)
+        register(name or right.__name__, right, compare_all)
         return right
 
-    return register
+    return registered
 
 
 def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
@@ -317,18 +321,16 @@ def _is_idle(statement: ast.stmt) -> bool:
 def trying(
     *operations: str,
     message: str = "Your code raises an error.",
-    setup: str = "",
     expected: object = "no error",
 ) -> Iterator[None]:
     """Run a reader's code in this block, with a limit of steps.
 
-    An error of the code becomes `Wrong`. A `Wrong` raised inside gets these operations and this
-    setup, unless it has its own.
+    An error of the code becomes `Wrong`. A `Wrong` raised inside gets these operations, unless it
+    has its own.
 
     Args:
         operations: lines of Python that lead to the error.
         message: what to say about an error.
-        setup: the line that the operations begin with.
         expected: what should have come out.
     """
     try:
@@ -337,13 +339,12 @@ def trying(
     except (NotImplementedError, KeyboardInterrupt):
         raise
     except Wrong as wrong:
-        wrong.setup = wrong.setup or setup
         wrong.operations = wrong.operations or operations
         raise
     except BaseException as error:  # exit() and its kin too: the reader gets a verdict
         if isinstance(error, StillRunning):
             message = "Your code does not end."
-        raise Wrong(message, expected, explain(error), operations, setup) from None
+        raise Wrong(message, expected, explain(error), operations) from None
 
 
 def compare(

@@ -445,7 +445,7 @@ def bench(answer: Any = None, **cut: int) -> Explorer:
     if INTERPRETED:
         found = {name: bytes_of(x) for name, x in loads_of_rungs(LENGTHS, answer).items()}
         times = {name: loaded / needed for name, (needed, loaded) in found.items()}
-        bars = ladder(times, "{:.2g}", "x", 1, "the floor", "yours")
+        bars = ladder(times, 1, "yours", "x", "{:.2g}", "the floor")
         drawing = page("Bytes of keys loaded, for each byte that is needed", bars)
     else:
         drawing = measured_now(answer, **cut)

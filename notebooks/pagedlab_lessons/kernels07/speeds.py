@@ -68,17 +68,22 @@ def speeds_of(case: str, pages: int = 16) -> dict[str, float]:
 
 
 def ladder(
-    values: Mapping[str, float], written: str, unit: str, line: float, says: str, now: str
+    values: Mapping[str, float],
+    line: float,
+    now: str,
+    unit: str = "GB/s",
+    written: str = "{:,.0f}",
+    says: str = "a copy",
 ) -> Lanes:
     """Return a bar for each kernel, and a dashed line that they are compared with.
 
     Args:
         values: by name.
-        written: how a value is written.
-        unit: of the values.
         line: the value of the line.
-        says: what it is.
         now: the name to mark.
+        unit: of the values.
+        written: how a value is written.
+        says: what the line is.
     """
     lanes = []
     for name, value in values.items():
@@ -102,12 +107,7 @@ def draw_speeds(shape: str) -> Drawing:
     headline = f"{found['machine']['card']}: GB/s of keys and values, {shape}"
     copy = found["roofs"]["copy"] / 1e9
     now = list(RUNGS)[-1]
-    return page(headline, of_a_copy(speeds_of(SHAPES[shape]), copy, now))
-
-
-def of_a_copy(speeds: Mapping[str, float], copy: float, now: str) -> Lanes:
-    """Return bars of speeds in GB/s, beside the speed of a copy."""
-    return ladder(speeds, "{:,.0f}", "GB/s", copy, "a copy", now)
+    return page(headline, ladder(speeds_of(SHAPES[shape]), copy, now))
 
 
 def measured_now(answer: Any, **cut: int) -> Drawing:
@@ -143,4 +143,4 @@ def measured_now(answer: Any, **cut: int) -> Drawing:
             speeds[name] = 2 * k.nbytes / ms / 1e6
     card = torch.cuda.get_device_name()
     headline = f"{card}, measured now: GB/s of keys and values, Llama-3-8B, 32 x 4,096"
-    return page(headline, of_a_copy(speeds, copy, "yours"))
+    return page(headline, ladder(speeds, copy, "yours"))

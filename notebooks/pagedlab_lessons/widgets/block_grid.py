@@ -21,7 +21,7 @@ from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
-from pagedlab_lessons.widgets.reading import columns_of
+from pagedlab_lessons.widgets.reading import columns_of, problems_of
 from pagedlab_lessons.widgets.session import Session
 
 
@@ -193,7 +193,7 @@ class BlockPoolWidget(Page):
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
             "next": {name: self._next(name) for name in reading.tables},
-            "alert": "\n".join(filter(None, [note, last.error, *reading.problems])),
+            "alert": "\n".join(filter(None, [note, last.error, *problems_of(reading)])),
             "spoken": note or last.text,
             "step": session.cursor,
             "steps": len(session.log),
