@@ -73,7 +73,8 @@ class Outside(BaseException):
 
     @property
     def where(self) -> str:
-        return f"element {self.element}" if abs(self.element) < 1 << 20 else "an address far away"
+        is_near = abs(self.element) < 1 << 20 and not self.is_cut
+        return f"element {self.element}" if is_near else "an address far away"
 
 
 class Memory:

@@ -62,8 +62,8 @@ def _words(
     for said, block_ids in changed.items():
         yield said.format(blocks_text(block_ids))
     if operation.n and not moved and not changed:
-        table = after.tables[operation.sequence]
-        held = table.held(len(table.blocks) - 1, after.block_size)
+        blocks, tokens = after.tables[operation.sequence]
+        held = tokens - (len(blocks) - 1) * after.block_size
         yield f"the last block now holds {held} of {after.block_size}"
 
 

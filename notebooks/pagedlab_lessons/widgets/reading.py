@@ -23,10 +23,6 @@ class TableReading(NamedTuple):
     blocks: list[int]
     tokens: int
 
-    def held(self, index: int, block_size: int) -> int:
-        """Return the tokens in the logical block `index`."""
-        return max(0, min(block_size, self.tokens - index * block_size))
-
 
 @dataclass
 class Reading:
