@@ -149,9 +149,18 @@ def test_examples_play_on_any_pool(name, pool):
 # Readers' classes ------------------------------------------------------------------------------------------------
 
 
+class RaisesOnFree(PlainPool):
+    def refcount(self, block_id):
+        return self.counts[block_id]
+
+
 class ReturnsNothing(PlainPool):
     def allocate(self):
         super().allocate()
+
+
+class Stub:
+    def __init__(self, num_blocks=64, block_size=16): ...
 
 
 class ForksNothing(BlockTable):
@@ -162,6 +171,18 @@ class ForksNothing(BlockTable):
 class StrangeIds(BlockTable):
     def append(self, n=1):
         self.block_ids += [99, None, "x"]
+
+
+class CopiesItsOwn(BlockTable):
+    def append(self, n=1):
+        moved = [self.copy_last()] if self.num_tokens % self.pool.block_size else []
+        return moved + super().append(n)
+
+
+class SaysNothing(BlockTable):
+    def append(self, n=1):
+        super().append(n)
+        return []
 
 
 class Halfway(BlockTable):
@@ -180,10 +201,14 @@ def operations_of(text):
 
 
 FORK = "new 20, fork s0"
+WRITE = f"{FORK}, write s1"
 FREE = f"{FORK}, free s0, free s1"
 # The class that is wrong, what a reader does with it, and what is said.
 WRONG = [
     (broken.LeaksOnFork, FORK, "block 1 counts 3; table entries that list it: 2"),
+    (broken.CopiesWholeTable, "new 36, fork s0, write s1", "replaced a full block"),
+    (broken.CopiesEagerly, FORK, "a fork shares its parent's blocks"),
+    (broken.NeverCopies, WRITE, "s1 writes into block 1, which s0 reads too"),
     (broken.FreesSharedBlock, f"{FORK}, free s0", "block 0 counts as free, but s1 still reads it"),
     (broken.LosesBlocks, FREE, "num_free is 62, but 64"),
     (
@@ -191,14 +216,18 @@ WRONG = [
         "new 512, new 400, free s1, new 200",
         "block 0 counts 1; table entries that list it: 2",
     ),
+    (RaisesOnFree, "new 20", "the pool cannot be read: KeyError: 2 (refcount: return self.counts[block_id])"),
     (
         ReturnsNothing,
         "new 20",
         "s0.block_ids[0] must be a whole number from 0 to 63",
     ),
-    (StrangeIds, "new 20", "TypeError: 'NoneType' object is not iterable"),
+    (StrangeIds, "new 20", "append returned None"),
+    (CopiesItsOwn, "new 20, write s0", "block 1 was s0's alone and was copied"),
+    (SaysNothing, WRITE, "s1 moved from block 1 to 2, but append named no such copy"),
     (ForksNothing, FORK, "fork returned None, not a table"),
-    (Halfway, "new 3", "RuntimeError: halfway"),
+    (Stub, "new 20", "the pool cannot be read: AttributeError"),
+    (Halfway, "new 3", "failed, and yet something changed"),
 ]
 
 
@@ -240,7 +269,7 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name, pool)
     for verb, sequence, n, _ in operations(widget.challenge.solution):
         assert widget.state["challenge"]["said"].startswith("Not yet: ")
         widget.do(verb, sequence, n)
-        assert widget.state["alert"] == widget.session.last.error
+        assert not widget.session.last.problems
     assert widget.state["challenge"]["said"] == f"Done. {widget.challenge.why}"
 
 

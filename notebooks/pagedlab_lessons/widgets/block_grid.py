@@ -21,7 +21,7 @@ from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
-from pagedlab_lessons.widgets.reading import columns_of, problems_of
+from pagedlab_lessons.widgets.reading import columns_of
 from pagedlab_lessons.widgets.session import Session
 
 
@@ -172,6 +172,7 @@ class BlockPoolWidget(Page):
         session = self.session
         reading = session.reading
         last = session.last
+        problems = [*last.problems, *reading.problems]
         copying = sum(len(table.blocks) for table in reading.tables.values())
         tokens = max(0, copying - reading.used) * session.block_size
         self._serial += 1
@@ -193,14 +194,14 @@ class BlockPoolWidget(Page):
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
             "next": {name: self._next(name) for name in reading.tables},
-            "alert": "\n".join(filter(None, [note, last.error, *problems_of(reading)])),
+            "alert": "\n".join(filter(None, [note, last.error, *problems])),
             "spoken": note or last.text,
             "step": session.cursor,
             "steps": len(session.log),
             "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
             "copies": list(map(list, last.copies)),
-            "log": [[entry.text, bool(entry.error)] for entry in session.log],
+            "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],
             "challenge": self._goal(self.challenge) if self.challenge else None,
         }
 

@@ -1,4 +1,8 @@
-"""What pools and tables say about themselves, and where they disagree."""
+"""What pools and tables say about themselves, read without trusting them.
+
+The widget shows objects that may be a reader's first draft: `refcount` may raise, a table may list
+`None`. Nothing here raises because of them. What cannot be shown becomes a sentence in `problems`.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pagedlab.arguments import integer
+from pagedlab.blocks import blocks_for
 from pagedlab_lessons.drawing import runs
+from pagedlab_lessons.readers_code import explain
 
 MOST_NAMED = 3  # blocks with a wrong count
 
@@ -23,6 +29,10 @@ class TableReading(NamedTuple):
     blocks: list[int]
     tokens: int
 
+    def held(self, index: int, block_size: int) -> int:
+        """Return the tokens in the logical block `index`."""
+        return max(0, min(block_size, self.tokens - index * block_size))
+
 
 @dataclass
 class Reading:
@@ -30,15 +40,17 @@ class Reading:
 
     Args:
         block_size: of the pool.
-        counts: the reference count of each block.
+        counts: the reference count of each block, 0 where the pool could not say.
         free: what the pool's `num_free` says.
         tables: by the name of their sequence.
+        problems: what is wrong, in words.
     """
 
     block_size: int
     counts: list[int]
     free: int
     tables: dict[str, TableReading]
+    problems: list[str]
 
     @property
     def used(self) -> int:
@@ -59,6 +71,10 @@ class Reading:
                 found[block_id].append(name)
         return found
 
+    def readers(self, block_id: int, but: str = "") -> str:
+        """Return the names of the sequences whose tables list the block, without one of them."""
+        return " and ".join(name for name in self.listed[block_id] if name != but)
+
 
 def columns_of(num_blocks: int) -> int:
     """Return the blocks in a row of the grid."""
@@ -77,14 +93,32 @@ def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int)
     """Ask the pool for every count, and each table for its blocks and tokens.
 
     Args:
-        pool: anything with BlockPool's verbs; it may raise anything.
-        tables: of any class, by the name of its sequence.
+        pool: anything.
+        tables: anything, by the name of its sequence.
         num_blocks: of the pool.
         block_size: of the pool.
     """
-    counts = [integer(f"refcount({i})", pool.refcount(i)) for i in range(num_blocks)]
-    read_tables = {name: _read_table(name, table, num_blocks) for name, table in tables.items()}
-    return Reading(block_size, counts, integer("num_free", pool.num_free), read_tables)
+    problems: list[str] = []
+    counts: list[int] = []
+    free = 0
+    try:
+        for block_id in range(num_blocks):
+            counts.append(integer(f"refcount({block_id})", pool.refcount(block_id)))
+        free = integer("num_free", pool.num_free)
+    except Exception as error:
+        problems.append(f"the pool cannot be read: {explain(error)}")
+    counts += [0] * (num_blocks - len(counts))
+    read_tables = {}
+    for name, table in tables.items():
+        try:
+            read_tables[name] = _read_table(name, table, num_blocks)
+        except Exception as error:
+            problems.append(f"{name} cannot be read: {explain(error)}")
+            read_tables[name] = TableReading([], 0)
+    reading = Reading(block_size, counts, free, read_tables, problems)
+    if not problems:
+        problems += _unbalanced(reading)
+    return reading
 
 
 def _read_table(name: str, table: Any, num_blocks: int) -> TableReading:
@@ -96,8 +130,12 @@ def _read_table(name: str, table: Any, num_blocks: int) -> TableReading:
     return TableReading(blocks, integer(f"{name}.num_tokens", table.num_tokens))
 
 
-def problems_of(reading: Reading) -> Iterator[str]:
+def _unbalanced(reading: Reading) -> Iterator[str]:
     """Say where counts, tables and `num_free` disagree."""
+    for name, (blocks, tokens) in reading.tables.items():
+        needed = blocks_for(tokens, reading.block_size)
+        if len(blocks) != needed:
+            yield f"{name} has {len(blocks)} blocks for {tokens} tokens; they fill {needed}"
     counts = reading.counts
     wrong = [i for i, count in enumerate(counts) if count != len(reading.listed[i])]
     for block_id in wrong[:MOST_NAMED]:
@@ -106,8 +144,7 @@ def problems_of(reading: Reading) -> Iterator[str]:
         if not times:
             yield f"no table lists block {block_id}, yet it counts {count}: lost until a reset"
         elif not count:
-            readers = " and ".join(reading.listed[block_id])
-            yield f"block {block_id} counts as free, but {readers} still reads it"
+            yield f"block {block_id} counts as free, but {reading.readers(block_id)} still reads it"
         else:
             yield f"block {block_id} counts {count}; table entries that list it: {times}"
     if not wrong and reading.free != counts.count(0):

@@ -6,15 +6,15 @@ back makes a fresh pool and repeats the operations up to there, so pool and tabl
 know of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from pagedlab.arguments import integer, one_of
-from pagedlab.blocks import BlockCopy, Pool
+from pagedlab.blocks import Pool
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.entries import NOTHING, Entry, entry_of
+from pagedlab_lessons.widgets.judging import NOTHING, Entry, judged
 from pagedlab_lessons.widgets.operations import VERBS, Operation
 from pagedlab_lessons.widgets.reading import Reading, read
 
@@ -134,34 +134,34 @@ class Session:
     def _run(self, operation: Operation) -> Entry:
         """Run an operation and return its entry in the log."""
         before = self.reading
-        copies: Sequence[BlockCopy] = ()
+        returned: Any = ()
         error = ""
         try:
-            copies = self._apply(operation)
+            returned = self._apply(operation)
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return entry_of(operation, before, self.reading, copies, error)
+        return judged(operation, before, self.reading, returned, error)
 
-    def _apply(self, operation: Operation) -> Sequence[BlockCopy]:
+    def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.
 
         Returns:
-            The copies that `append` returned.
+            What `append` returned, otherwise ().
         """
         verb, sequence, n, _ = operation
         if verb == "free":
             self.tables[sequence].free()
             del self.tables[sequence]
             return ()
-        copies: Sequence[BlockCopy] = ()
+        copies: Any = ()
         table = self.table_class(self.pool) if verb == "new" else self.tables[sequence]
         if verb == "fork":
             table = table.fork()
             if not hasattr(table, "block_ids"):
                 raise TypeError(f"fork returned {table!r}, not a table")
         elif n:
-            copies = [BlockCopy(*(integer("a copy", i) for i in pair)) for pair in table.append(n)]
+            copies = table.append(n)
         if operation.changed not in self.tables:
             self.tables[operation.changed] = table
             self.colors[operation.changed] = next(self._numbers)
