@@ -2,7 +2,7 @@
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
 import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
-import { classes, find, findInput, html, show } from "./markup.js";
+import { classes, find, html, show } from "./markup.js";
 import { plural } from "./words.js";
 
 /**
@@ -54,8 +54,7 @@ class GridView extends PoolView {
    */
   constructor(model, host) {
     super(model, host, "block pool");
-    this.onState();
-    this.listen({ "change:state": () => this.onState() });
+    this.onModel();
   }
 
   // ---- what the reader does
@@ -108,14 +107,13 @@ class GridView extends PoolView {
 
   /** The number of tokens that the reader typed, at first a block and a quarter. */
   get amount() {
-    const field = /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
-    return Number(field?.value ?? this.state.usual);
+    return Number(find(this.root, ".pl-amount")?.value ?? this.state.usual);
   }
 
   // ---- a new state
 
   /** Shows the state that Python sent, and keeps the selection where Python names no other. */
-  onState() {
+  onModel() {
     /** @type {GridState} */
     this.state = this.model.get("state");
     const { columns, tables, focus, serial } = this.state;
@@ -142,7 +140,7 @@ class GridView extends PoolView {
    */
   scrollTo(boxSelector, nodeSelector) {
     const box = find(this.root, boxSelector);
-    const node = /** @type {HTMLElement | null} */ (box.querySelector(nodeSelector));
+    const node = find(box, nodeSelector);
     if (node) box.scrollTop = node.offsetTop - box.offsetTop - box.clientHeight / 2;
   }
 
@@ -158,8 +156,8 @@ class GridView extends PoolView {
     for (const row of this.root.querySelectorAll("[data-sequence]")) {
       row.classList.toggle("pl-selected", row.getAttribute("data-sequence") === this.selected);
     }
-    findInput(this.root, ".pl-sequence").value = this.selected ?? "";
-    const slider = findInput(this.root, ".pl-scrubber");
+    find(this.root, ".pl-sequence").value = this.selected ?? "";
+    const slider = find(this.root, ".pl-scrubber");
     // A late answer must not pull back a slider that moves.
     if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
   }

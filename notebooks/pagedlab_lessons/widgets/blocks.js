@@ -1,16 +1,16 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
-import { classes, find, html, listenTo, showList, withData } from "./markup.js";
-import { format, percent, plural } from "./words.js";
+import { lookOf, patch } from "./looks.js";
+import { classes, find, html, showList, withData } from "./markup.js";
+import { percent, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
 /**
  * @typedef {object} Table a sequence and its block table
  * @property {string} name
- * @property {string} color
- * @property {number} pattern number of its hatch, 0 to 6
+ * @property {number} look running number of the sequence
  * @property {number} tokens
  * @property {number[]} blocks
  */
@@ -40,6 +40,7 @@ import { format, percent, plural } from "./words.js";
  */
 
 const BLOCK = "[data-block]"; // a node of a block
+const CHANGES = "change:state change:recorded change:live";
 const SCROLLING = ".ps-texts, .ps-words, .pl-tables, .pl-log";
 const MOST_BANDS = 4; // owners that are drawn in one block
 
@@ -50,7 +51,7 @@ export class PoolView {
   pointed = null;
   /** @type {Owner[][]} For each block the sequences that list it. */
   owners = [];
-  stopListening = () => {};
+  changed = () => this.onModel();
 
   /**
    * @param {PoolModel} model
@@ -61,28 +62,23 @@ export class PoolView {
     this.model = model;
     this.root = makeRoot(label);
     this.keepTabStop = roving(this.root, ".pl-block", () => this.columns);
-    this.resized = new ResizeObserver(() => this.onResize());
-    host.append(this.root);
-  }
-
-  /**
-   * Follows the reader and the model.
-   *
-   * @param {Record<string, () => void>} modelListeners by the model's event
-   */
-  listen(modelListeners) {
     this.root.addEventListener("click", ({ target }) => this.onClick(target));
     this.root.addEventListener("input", ({ target }) => this.onInput(target));
     pointing(this.root, BLOCK, (node) => this.point(node && Number(node.dataset.block)));
-    this.stopListening = listenTo(this.model, modelListeners);
+    model.on(CHANGES, this.changed);
+    this.resized = new ResizeObserver(() => this.onResize());
     this.resized.observe(this.root);
+    host.append(this.root);
   }
 
   /** Stops what would go on without the page. */
   remove() {
     this.resized.disconnect();
-    this.stopListening();
+    this.model.off(CHANGES, this.changed);
   }
+
+  /** The model has changed. */
+  onModel() {}
 
   /** @param {any} _target */
   onClick(_target) {}
@@ -141,10 +137,9 @@ export class PoolView {
     const blocks = shown.map((blockId) => {
       const count = counts[blockId];
       const owners = this.owners[blockId];
-      const [source, destination] = [0, 1].map((side) =>
-        copies.some((copy) => copy[side] === blockId),
-      );
-      const state = { used: count, empty: !count, shared: count > 1, source, destination };
+      const source = copies.some(([from]) => from === blockId);
+      const destination = copies.some(([, to]) => to === blockId);
+      const state = { used: count, shared: count > 1, source, destination };
       const css = classes({ block: true, ...state, ...looks(blockId) });
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       // The style writes the count. As text it would join the number: block 3 with two owners
@@ -160,8 +155,7 @@ export class PoolView {
     showList(find(this.root, ".pl-tables"), [header, ...rows]);
     this.lightUp();
     this.keepTabStop();
-    const boxes = /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll(SCROLLING));
-    for (const box of boxes) {
+    for (const box of /** @type {any} */ (this.root.querySelectorAll(SCROLLING))) {
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       box.tabIndex = scrolls ? 0 : -1; // its keys scroll it
     }
@@ -177,15 +171,15 @@ export class PoolView {
  * @returns {Markup}
  */
 function rowTemplate(table, size, owners) {
-  const { name, color, pattern, tokens } = table;
+  const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
     const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
     owners[blockId]?.push(owner);
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
   });
-  return html`<div class="pl-table" style="--c: ${color}" data-sequence="${name}">
-    <span class="pl-name"><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+  return html`<div class="pl-table" style="--c: ${lookOf(look).color}" data-sequence="${name}">
+    <span class="pl-name">${patch(look)}
       <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
     <div class="pl-strip">${cells}</div></div>`;
 }
@@ -199,10 +193,9 @@ function rowTemplate(table, size, owners) {
  * @returns {Markup}
  */
 function insideOf(blockId, owners, size) {
-  const bands = owners.slice(0, MOST_BANDS).map(({ color, pattern, held }) => {
-    const empty = percent(size - held, size);
-    return html`<i class="pl-hatch pl-p${pattern}" style="--c: ${color}; --empty: ${empty}"></i>`;
-  });
+  const bands = owners
+    .slice(0, MOST_BANDS)
+    .map(({ look, held }) => patch(look, percent(size - held, size)));
   return html`<span class="pl-bands">${bands}</span><span class="pl-id"
     aria-hidden="true">${blockId}</span>`;
 }
@@ -229,7 +222,7 @@ export function scrubber(position, last) {
  * @returns {Markup}
  */
 export function counter(name, n, label = name) {
-  return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
+  return html`<div><b data-stat="${name}">${n.toLocaleString("en")}</b>
     <small>${label}</small></div>`;
 }
 

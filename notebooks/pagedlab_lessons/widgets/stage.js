@@ -2,11 +2,11 @@
 // tables below.
 
 import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
-import { lookOf } from "./looks.js";
-import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
+import { lookOf, patch } from "./looks.js";
+import { classes, find, html, show, showList, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { percent, plural } from "./words.js";
+import { plural } from "./words.js";
 
 /**
  * @import { PoolModel } from "./blocks.js"
@@ -54,7 +54,7 @@ class StageView extends PoolView {
    */
   constructor(model, host) {
     super(model, host, "what the engine did, step by step");
-    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.isPlaying = false;
     this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -62,15 +62,9 @@ class StageView extends PoolView {
     /** @type {number} The width that room was kept for, in pixels. */
     this.roomyWidth = 0;
     this.replay = new Replay(model.get("recorded"));
-    this.listen({
-      "change:recorded": () => this.onRecording(),
-      "change:live": () => this.paint(),
-    });
     // It plays as soon as the squares are on the screen, unless the reader moved it before.
     this.seen = new IntersectionObserver(
-      (entries) => {
-        if (entries.some(({ isIntersecting }) => isIntersecting)) this.play(true);
-      },
+      (entries) => entries.at(-1)?.isIntersecting && this.play(true),
       { rootMargin: SEEN_ABOVE },
     );
     this.restart();
@@ -91,9 +85,9 @@ class StageView extends PoolView {
 
   /** @param {Element} target */
   onClick(target) {
-    const op = target.closest("[data-op]")?.getAttribute("data-op");
+    const op = target.getAttribute("data-op");
     if (op === "play") {
-      if (!this.isPlaying && this.isAtEnd) this.goTo(this.firstStep);
+      if (this.isAtEnd) this.goTo(this.firstStep);
       this.play(!this.isPlaying);
     }
     if (op === "back") this.stopAt(this.step - 1);
@@ -121,12 +115,12 @@ class StageView extends PoolView {
   // ---- what the model says
 
   /** A recording that grew, or another one. */
-  onRecording() {
+  onModel() {
     /** @type {Recording} */
     const recording = this.model.get("recorded");
     const known = this.recording.steps;
-    const grew = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
-    if (grew && recording.steps.length >= known.length) {
+    const isSame = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
+    if (isSame && recording.steps.length >= known.length) {
       this.replay.recording = recording;
       this.paint();
     } else {
@@ -161,17 +155,11 @@ class StageView extends PoolView {
 
   /** Plays from the first step. */
   restart() {
-    this.play(false);
-    if (this.isLive) {
-      // following an engine is no animation: without words that fall, each picture is just replaced
-      this.goTo(this.firstStep);
-      this.play(true);
-    } else if (this.reducedMotion) this.goTo(this.fullStep());
-    else {
-      this.goTo(this.firstStep);
-      // below the screen, nobody would see the squares change
-      this.seen.observe(find(this.root, ".pl-blocks"));
-    }
+    // following an engine is no animation: without words that fall, each picture is just replaced
+    this.stopAt(this.isStill && !this.isLive ? this.fullStep() : this.firstStep);
+    if (this.isLive) this.play(true);
+    // below the screen, nobody would see the squares change
+    else if (!this.isStill) this.seen.observe(find(this.root, ".pl-blocks"));
   }
 
   /** @param {number} step */
@@ -231,32 +219,20 @@ class StageView extends PoolView {
     this.replay.seek(Math.max(0, Math.min(this.lastStep, step)));
     this.paint();
     const isSlow = this.speed <= FASTEST_WITH_FALLING_WORDS;
-    if (this.isPlaying && isSlow && !this.reducedMotion) this.dropWords();
+    if (this.isPlaying && isSlow && !this.isStill) this.dropWords();
   }
 
   /** Lets the words that got their slots in this step sink into their blocks. */
   dropWords() {
+    for (const fallen of this.root.querySelectorAll(".ps-drop")) fallen.remove();
     const running = [...this.replay.texts.values()].filter(({ state }) => state === "running");
-    const falling = running.slice(0, MOST_FALLING_WORDS).map((text) => this.fallingWord(text));
-    find(this.root, ".ps-air").innerHTML = html`${falling}`.source;
-  }
-
-  /**
-   * The latest word of a sequence, below the number of its block.
-   *
-   * @param {SequenceState} text
-   */
-  fallingWord({ blocks, tokens, words }) {
-    const word = words[tokens - 1]?.trim();
-    const block = this.root.querySelector(`.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-    if (!word || !block) return "";
-    const frame = this.root.getBoundingClientRect();
-    const end = block.getBoundingClientRect();
-    // At the edge of the stage a word is beside the middle of its block, so it stays inside.
-    const across = percent(end.left - frame.left + end.width / 2, frame.width);
-    return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
-      top: ${end.top - frame.top}px; --high: ${end.height}px;
-      animation-duration: min(0.7s, 2s / ${this.speed})">${word}</span>`;
+    for (const { blocks, tokens, words } of running.slice(0, MOST_FALLING_WORDS)) {
+      const word = words[tokens - 1]?.trim();
+      const block = find(this.root, `.pl-block${withData("block", blocks.at(-1) ?? "")}`);
+      const duration = `min(0.7s, 2s / ${this.speed})`;
+      const drop = html`<b class="ps-drop" style="animation-duration: ${duration}">${word}</b>`;
+      if (word) block?.insertAdjacentHTML("beforeend", drop.source);
+    }
   }
 
   // ---- the page
@@ -266,14 +242,10 @@ class StageView extends PoolView {
     const { recording, replay } = this;
     const shown = this.shownBlocks();
     this.columns = recording.drawn <= 16 ? 8 : 16;
-    const size = classes({
-      many: shown.length > MOST_LARGE_BLOCKS,
-      playing: this.isPlaying,
-    });
-    this.root.className = `pl-root ps-root ${size}`;
+    const looks = { many: shown.length > MOST_LARGE_BLOCKS, playing: this.isPlaying };
+    this.root.className = `pl-root ps-root ${classes(looks)}`;
     show(this.root, this.page(shown.length));
-    const scrubber = findInput(this.root, ".pl-scrubber");
-    scrubber.max = String(Math.max(1, this.lastStep));
+    const scrubber = find(this.root, ".pl-scrubber");
     scrubber.value = "0"; // Chromium draws the thumb anew only for another value
     scrubber.value = String(this.step);
     const texts = [...replay.texts.values()];
@@ -283,9 +255,7 @@ class StageView extends PoolView {
     );
     const { counts, kept } = replay;
     const { copies = [], hits = [] } = replay.now;
-    const tables = texts
-      .filter(({ blocks }) => blocks.length)
-      .map((text) => ({ ...text, ...lookOf(text.look) }));
+    const tables = texts.filter(({ blocks }) => blocks.length);
     this.paintPool({ size: recording.block_size, counts, tables, copies }, shown, (blockId) => ({
       kept: !counts[blockId] && kept[blockId],
       found: hits.includes(blockId),
@@ -330,7 +300,6 @@ class StageView extends PoolView {
         <div class="ps-side">${this.canvas()}
           <div class="pl-stats">${this.stats()}</div></div></div>
       <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
-      <div class="ps-air" aria-hidden="true" data-own></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
@@ -381,11 +350,9 @@ class StageView extends PoolView {
    * @returns {Markup}
    */
   textTemplate(text) {
-    const { color, pattern } = lookOf(text.look);
     const words = wordRuns(text, this.recording.block_size);
-    return html`<div class="ps-text ps-${text.state}" style="--c: ${color}; --look: ${text.look}"
-        data-text="${text.name}">
-        <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
+    return html`<div class="ps-text ps-${text.state}" style="--c: ${lookOf(text.look).color}; --look: ${text.look}">
+        <p class="ps-head">${patch(text.look)}<b>${text.name}</b>
           <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
         <div class="ps-words"><p>${words}</p></div></div>`;
   }

@@ -1,17 +1,5 @@
 // Numbers and words as all widgets write them.
 
-const english = new Intl.NumberFormat("en");
-
-/**
- * A number with its thousands apart: 1,024.
- *
- * @param {number} n
- * @returns {string}
- */
-export function format(n) {
-  return english.format(n);
-}
-
 /**
  * A number and what it counts: "1 block", "1,024 blocks".
  *
@@ -20,7 +8,7 @@ export function format(n) {
  * @returns {string}
  */
 export function plural(n, noun) {
-  return `${format(n)} ${noun}${n === 1 ? "" : "s"}`;
+  return `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 }
 
 /**
