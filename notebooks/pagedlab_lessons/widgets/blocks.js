@@ -44,81 +44,48 @@ const CHANGES = "change:state change:recorded change:live";
 const SCROLLING = ".ps-texts, .ps-words, .pl-tables, .pl-log";
 const MOST_BANDS = 4; // owners that are drawn in one block
 
-/** The page of a pool, on which everything that belongs to the block pointed at lights up. */
-export class PoolView {
-  columns = 8;
+/**
+ * What a view of a pool does: the reader clicked on `target`, the reader moved or chose something,
+ * the page was laid out anew or for the first time, the model has changed; and what it says of the
+ * block that is pointed at, or of what to do if there is none.
+ *
+ * @typedef {object} PoolView
+ * @property {(target: any) => void} onClick
+ * @property {(target: any) => void} onInput
+ * @property {() => void} onResize
+ * @property {() => void} onModel
+ * @property {(blockId: number | null) => string} describe
+ */
+
+/**
+ * The page of a pool, on which everything that belongs to the block pointed at lights up.
+ *
+ * @param {{model: PoolModel, el: HTMLElement}} context
+ * @param {string} label what a screen reader says of the widget
+ * @param {PoolView} view
+ */
+export function poolPage({ model, el }, label, view) {
+  const root = makeRoot(label);
   /** @type {number | null} The block under pointer or focus. */
-  pointed = null;
+  let pointed = null;
   /** @type {Owner[][]} For each block the sequences that list it. */
-  owners = [];
-  changed = () => this.onModel();
-
-  /**
-   * @param {PoolModel} model
-   * @param {HTMLElement} host
-   * @param {string} label what a screen reader says of the widget
-   */
-  constructor(model, host, label) {
-    this.model = model;
-    this.root = makeRoot(label);
-    this.keepTabStop = roving(this.root, ".pl-block", () => this.columns);
-    this.root.addEventListener("click", ({ target }) => this.onClick(target));
-    this.root.addEventListener("input", ({ target }) => this.onInput(target));
-    pointing(this.root, BLOCK, (node) => this.point(node && Number(node.dataset.block)));
-    model.on(CHANGES, this.changed);
-    this.resized = new ResizeObserver(() => this.onResize());
-    this.resized.observe(this.root);
-    host.append(this.root);
-  }
-
-  /** Stops what would go on without the page. */
-  remove() {
-    this.resized.disconnect();
-    this.model.off(CHANGES, this.changed);
-  }
-
-  /** The model has changed. */
-  onModel() {}
-
-  /** @param {any} _target */
-  onClick(_target) {}
-
-  /** @param {any} _target */
-  onInput(_target) {}
-
-  /** The page was laid out anew, or for the first time. */
-  onResize() {}
-
-  /**
-   * What the block that is pointed at holds, or what to do if there is none.
-   *
-   * @param {number | null} _blockId
-   */
-  describe(_blockId) {
-    return "";
-  }
-
-  /** @param {number | null} blockId */
-  point(blockId) {
-    if (blockId === this.pointed) return;
-    this.pointed = blockId;
-    this.lightUp();
-  }
+  const owners = [];
+  const pool = { root, columns: 8, owners, canvas, paint, remove };
 
   /** Lights up every node of the block that is pointed at, and says what it holds. */
-  lightUp() {
-    for (const node of this.root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
-    const nodes = this.root.querySelectorAll(withData("block", this.pointed ?? "none"));
+  function lightUp() {
+    for (const node of root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
+    const nodes = root.querySelectorAll(withData("block", pointed ?? "none"));
     for (const node of nodes) node.classList.add("pl-lit");
-    this.root.classList.toggle("pl-pointing", nodes.length > 1);
-    find(this.root, ".pl-detail").textContent = this.describe(this.pointed);
+    root.classList.toggle("pl-pointing", nodes.length > 1);
+    find(root, ".pl-detail").textContent = view.describe(pointed);
   }
 
   /** The place of blocks, block tables, and the sentence between them. */
-  canvas() {
+  function canvas() {
     return html`<div class="pl-canvas">
         <div class="pl-blocks" role="group" aria-label="physical blocks"
-          style="--columns: ${this.columns}" data-own></div>
+          style="--columns: ${pool.columns}" data-own></div>
         <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
       <p class="pl-detail" data-own></p>
       <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
@@ -131,12 +98,12 @@ export class PoolView {
    * @param {number[]} shown the blocks that are drawn
    * @param {(blockId: number) => object} looks more classes of a block, see `classes`
    */
-  paintPool({ size, counts, tables, copies }, shown, looks) {
-    this.owners = counts.map(() => []);
-    const rows = tables.map((table) => rowTemplate(table, size, this.owners));
+  function paint({ size, counts, tables, copies }, shown, looks) {
+    pool.owners = counts.map(() => []);
+    const rows = tables.map((table) => rowTemplate(table, size, pool.owners));
     const blocks = shown.map((blockId) => {
       const count = counts[blockId];
-      const owners = this.owners[blockId];
+      const owners = pool.owners[blockId];
       const source = copies.some(([from]) => from === blockId);
       const destination = copies.some(([, to]) => to === blockId);
       const state = { used: count, shared: count > 1, source, destination };
@@ -147,19 +114,40 @@ export class PoolView {
       return html`<button class="${css}" data-block="${blockId}" data-count="${count}"
         aria-label="block ${blockId}, ${said}">${insideOf(blockId, owners, size)}</button>`;
     });
-    showList(find(this.root, ".pl-blocks"), blocks);
+    showList(find(root, ".pl-blocks"), blocks);
     const longest = Math.max(0, ...tables.map((table) => table.blocks.length));
     const entries = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
     const header = html`<div class="pl-table pl-entries" aria-hidden="true">
       <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>`;
-    showList(find(this.root, ".pl-tables"), [header, ...rows]);
-    this.lightUp();
-    this.keepTabStop();
-    for (const box of /** @type {any} */ (this.root.querySelectorAll(SCROLLING))) {
+    showList(find(root, ".pl-tables"), [header, ...rows]);
+    lightUp();
+    keepTabStop();
+    for (const box of /** @type {any} */ (root.querySelectorAll(SCROLLING))) {
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       box.tabIndex = scrolls ? 0 : -1; // its keys scroll it
     }
   }
+
+  /** Stops what would go on without the page. */
+  function remove() {
+    resized.disconnect();
+    model.off(CHANGES, view.onModel);
+  }
+
+  const keepTabStop = roving(root, ".pl-block", () => pool.columns);
+  root.addEventListener("click", ({ target }) => view.onClick(target));
+  root.addEventListener("input", ({ target }) => view.onInput(target));
+  pointing(root, BLOCK, (node) => {
+    const blockId = node && Number(node.dataset.block);
+    if (blockId === pointed) return;
+    pointed = blockId;
+    lightUp();
+  });
+  model.on(CHANGES, view.onModel);
+  const resized = new ResizeObserver(view.onResize);
+  resized.observe(root);
+  el.append(root);
+  return pool;
 }
 
 /**
