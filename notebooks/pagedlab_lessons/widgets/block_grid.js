@@ -1,7 +1,7 @@
 // Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
-import { counter, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
+import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { classes, find, html, show } from "./markup.js";
 import { plural } from "./words.js";
 
@@ -199,9 +199,7 @@ function render({ model, el }) {
       <div class="pl-body">
         <div class="pl-main">${pool.canvas()}</div>
         <div class="pl-side">
-          <div class="pl-stats">${counter("used", used)}${counter("free", free)}
-            ${counter("shared", shared)}${counter("copied", copied)}
-            ${counter("copying", copying, "with copies")}</div>
+          ${counters({ used, free, shared, copied, "with copies": copying })}
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>
           ${history()}</div></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;

@@ -3,7 +3,7 @@
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
 import { classes, find, html, showList, withData } from "./markup.js";
-import { percent, plural } from "./words.js";
+import { plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
@@ -181,9 +181,7 @@ function rowTemplate(table, size, owners) {
  * @returns {Markup}
  */
 function insideOf(blockId, owners, size) {
-  const bands = owners
-    .slice(0, MOST_BANDS)
-    .map(({ look, held }) => patch(look, percent(size - held, size)));
+  const bands = owners.slice(0, MOST_BANDS).map(({ look, held }) => patch(look, 1 - held / size));
   return html`<span class="pl-bands">${bands}</span><span class="pl-id"
     aria-hidden="true">${blockId}</span>`;
 }
@@ -202,16 +200,17 @@ export function scrubber(position, last) {
 }
 
 /**
- * A counter.
+ * Counters, each with its name.
  *
- * @param {string} name
- * @param {number} n
- * @param {string} [label]
+ * @param {Record<string, number>} counts
  * @returns {Markup}
  */
-export function counter(name, n, label = name) {
-  return html`<div><b data-stat="${name}">${n.toLocaleString("en")}</b>
-    <small>${label}</small></div>`;
+export function counters(counts) {
+  const boxes = Object.entries(counts).map(
+    ([name, n]) => html`<div><b data-stat="${name}">${n.toLocaleString("en")}</b>
+      <small>${name}</small></div>`,
+  );
+  return html`<div class="pl-stats">${boxes}</div>`;
 }
 
 /**

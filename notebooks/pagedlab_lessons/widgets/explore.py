@@ -217,8 +217,7 @@ class Explorer(Page):
         width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
         seen = f"{described(self._shown)}. {self!r}"
         sizes = {"image/png": {"width": width, "height": height, "alt": seen}}
-        ground = getattr(self._shown, "ground", "white")
-        return {"image/png": png(self._shown, facecolor=ground)}, sizes
+        return {"image/png": png(self._shown)}, sizes
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

@@ -23,10 +23,11 @@ export function lookOf(look) {
  * A patch in the look of a sequence.
  *
  * @param {number} look
- * @param {string} [empty] share of its height that is pale: "25%"
+ * @param {number} [empty] share of its height that is pale
  * @returns {Markup}
  */
-export function patch(look, empty = "0%") {
+export function patch(look, empty = 0) {
   const { color, pattern } = lookOf(look);
-  return html`<i class="pl-hatch pl-p${pattern}" style="--c: ${color}; --empty: ${empty}"></i>`;
+  const style = `--c: ${color}; --empty: ${100 * empty}%`;
+  return html`<i class="pl-hatch pl-p${pattern}" style="${style}"></i>`;
 }

@@ -1,7 +1,7 @@
 // The stage plays a recording, see docs/trace.md: answers on the left, blocks beside them, block
 // tables below.
 
-import { counter, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
+import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { lookOf, patch } from "./looks.js";
 import { classes, find, html, show, showList, withData } from "./markup.js";
 import { Replay } from "./replay.js";
@@ -303,7 +303,7 @@ function render({ model, el }) {
         <div class="ps-texts" data-own role="group" aria-label="answers"
           style="--rows: ${rowsOfEach(texts.size)}"></div>
         <div class="ps-side">${pool.canvas()}
-          <div class="pl-stats">${stats()}</div></div></div>
+          ${stats()}</div></div>
       <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
@@ -341,13 +341,13 @@ function render({ model, el }) {
     return isAtEnd() ? "↻ Again" : "▶ Play";
   }
 
-  /** @returns {Markup[]} */
+  /** The counters; of those that are zero, the usual ones alone. */
   function stats() {
     const { counts, used, cached, copied } = replay;
     const shared = counts.filter((count) => count > 1).length;
     const all = { used, free: replay.recording.num_blocks - used, cached, shared, copied };
     const shown = Object.entries(all).filter(([name, n]) => n || ["used", "free"].includes(name));
-    return shown.map(([name, n]) => counter(name, n));
+    return counters(Object.fromEntries(shown));
   }
 
   /**

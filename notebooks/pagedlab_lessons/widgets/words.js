@@ -10,14 +10,3 @@
 export function plural(n, noun) {
   return `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 }
-
-/**
- * A share as CSS writes it: "25%".
- *
- * @param {number} part
- * @param {number} whole
- * @returns {string}
- */
-export function percent(part, whole) {
-  return `${(100 * part) / whole}%`;
-}
