@@ -222,10 +222,7 @@ export function counters(counts) {
  */
 export function drawCopyArrows(root, copies) {
   const arrows = copies.map((blockIds) => {
-    const [from, to] = blockIds.map((blockId) => {
-      const block = withData("block", blockId);
-      return /** @type {HTMLElement | null} */ (root.querySelector(`.pl-block${block}`));
-    });
+    const [from, to] = blockIds.map((id) => find(root, `.pl-block${withData("block", id)}`));
     if (!from || !to) return "";
     const down = Math.sign(to.offsetTop - from.offsetTop);
     const x = from.offsetLeft + from.offsetWidth / 2;
