@@ -3,7 +3,7 @@
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
 import { classes, find, html, showList, withData } from "./markup.js";
-import { plural } from "./words.js";
+import { format, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
@@ -207,7 +207,7 @@ export function scrubber(position, last) {
  */
 export function counters(counts) {
   const boxes = Object.entries(counts).map(
-    ([name, n]) => html`<div><b data-stat="${name}">${n.toLocaleString("en")}</b>
+    ([name, n]) => html`<div><b data-stat="${name}">${format(n)}</b>
       <small>${name}</small></div>`,
   );
   return html`<div class="pl-stats">${boxes}</div>`;

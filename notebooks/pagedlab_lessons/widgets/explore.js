@@ -3,6 +3,7 @@
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { find, html, Markup, show, withData } from "./markup.js";
+import { format } from "./words.js";
 
 /**
  * A slider over `options`, a switch, or a field of text.
@@ -297,7 +298,7 @@ function linksOf(part) {
  * @param {string | number} option
  */
 function wordsOf(option) {
-  return option.toLocaleString("en");
+  return typeof option === "number" ? format(option) : option;
 }
 
 /**
