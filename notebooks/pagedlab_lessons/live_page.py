@@ -22,16 +22,19 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
+# the media type of each file, and the function that reads it
+FILES = {
+    "/": ("text/html", partial(_read, "live_page.html")),
+    "/live_page.js": ("text/javascript", partial(_read, "live_page.js")),
+    "/stage.js": ("text/javascript", partial(script, "stage")),
+    "/stage.css": ("text/css", partial(style, "block_grid", "stage")),
+}
+
+
 class LivePage:
     """The recording for the page. All calls are in the thread that runs the engine."""
 
-    # the media type of each file, and the function that reads it
-    files = {
-        "/": ("text/html", partial(_read, "live_page.html")),
-        "/live_page.js": ("text/javascript", partial(_read, "live_page.js")),
-        "/stage.js": ("text/javascript", partial(script, "stage")),
-        "/stage.css": ("text/css", partial(style, "block_grid", "stage")),
-    }
+    files = FILES
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
