@@ -4,7 +4,7 @@ A sequence keeps its colour wherever it is drawn. The colours are the eight that
 chose to differ under every common colour blindness, without black, which is lost on a dark theme.
 Colour is never the only sign: every look has a hatch too.
 
-widgets/looks.js repeats `SEQUENCE_COLORS`, and block_grid.css the hatches; tests compare them.
+widgets/looks.js repeats `SEQUENCE_COLORS`, and block_grid.css the hatches; a test compares looks.
 """
 
 from typing import NamedTuple
@@ -93,8 +93,3 @@ def sequence_hatch(index: int) -> str:
 def look_of(index: int) -> Look:
     """How the sequence with this running number is filled."""
     return Look(sequence_color(index), sequence_hatch(index))
-
-
-def sequence_look(index: int) -> dict[str, str | int]:
-    """Both for a page that draws: the colour, and the hatch as its number in `HATCHES`."""
-    return {"color": sequence_color(index), "pattern": HATCHES.index(sequence_hatch(index))}

@@ -17,22 +17,33 @@ const model = {
   /** @param {string} name */
   get: (name) => /** @type {Record<string, unknown>} */ (values)[name],
   /**
-   * @param {string} event
+   * @param {string} _events
    * @param {() => void} listener
    */
-  on(event, listener) {
-    if (event === "change:recorded") onRecorded = listener;
+  on(_events, listener) {
+    onRecorded = listener;
   },
   off() {},
 };
 let first = 0; // number of the first step that is here
 
+/**
+ * What the server answers, as JSON. An answer that tells of an error is one.
+ *
+ * @param {string} path
+ * @param {RequestInit} [options]
+ */
+async function load(path, options) {
+  const answer = await fetch(path, options);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error.message);
+  return body;
+}
+
 /** Fetches the new steps and shows them. */
 async function update() {
   const since = first + (values.recorded?.steps.length ?? 0);
-  const answer = await fetch(`blocks?since=${since}`);
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error.message);
+  const body = await load(`blocks?since=${since}`);
   const known = values.recorded;
   if (known && body.first === since) {
     if (!body.steps.length) return;
@@ -42,7 +53,7 @@ async function update() {
     values.recorded = body;
   }
   if (known) onRecorded();
-  else stage.render({ model, el: /** @type {HTMLElement} */ (document.getElementById("stage")) });
+  else stage.render({ model, el: find("stage") });
 }
 
 /** Updates the page, says what went wrong, and comes again. */
@@ -54,14 +65,16 @@ async function look() {
     const isUnreachable = error instanceof TypeError;
     trouble = isUnreachable ? UNREACHABLE : String(/** @type {Error} */ (error).message);
   }
-  troubleLine.textContent = trouble;
+  find("trouble").textContent = trouble;
   setTimeout(look, document.hidden ? PAUSE_WHEN_HIDDEN : PAUSE);
 }
 
-const asking = /** @type {HTMLFormElement} */ (document.getElementById("ask"));
-const question = /** @type {HTMLInputElement} */ (document.getElementById("question"));
-const answers = /** @type {HTMLElement} */ (document.getElementById("answers"));
-const troubleLine = /** @type {HTMLElement} */ (document.getElementById("trouble"));
+/** @param {string} id */
+function find(id) {
+  return /** @type {HTMLInputElement} */ (document.getElementById(id));
+}
+
+const answers = find("answers");
 
 /**
  * Asks the engine. The stage shows the words as they come; the page shows the answers at the end.
@@ -70,16 +83,14 @@ const troubleLine = /** @type {HTMLElement} */ (document.getElementById("trouble
  */
 async function ask(number) {
   answers.textContent = "The answer grows below.";
-  const messages = [{ role: "user", content: question.value }];
+  const messages = [{ role: "user", content: find("question").value }];
   const asked = number > 1 ? { messages, n: number, temperature: 0.8 } : { messages };
   try {
-    const answer = await fetch("v1/chat/completions", {
+    const body = await load("v1/chat/completions", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(asked),
     });
-    const body = await answer.json();
-    if (!answer.ok) throw new Error(body.error.message);
     const texts = body.choices.map((/** @type {any} */ choice) => choice.message.content.trim());
     answers.textContent = texts.join("\n\n");
   } catch (error) {
@@ -87,7 +98,7 @@ async function ask(number) {
   }
 }
 
-asking.addEventListener("submit", (event) => {
+find("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const button = /** @type {HTMLButtonElement | null} */ (event.submitter);
   ask(Number(button?.value ?? 1));

@@ -10,15 +10,15 @@ let remove;
 
 /** The state after a sequence was forked: s0 and s1 share two blocks. */
 function forked(change = {}) {
-  const table = { tokens: 6, blocks: [0, 1], pattern: 0 };
+  const table = { tokens: 6, blocks: [0, 1] };
   return {
     serial: 1,
     block_size: 4,
     columns: 4,
     counts: [2, 2, 0, 0, 0, 0, 0, 0],
     tables: [
-      { ...table, name: "s0", color: "#0072B2" },
-      { ...table, name: "s1", color: "#E69F00" },
+      { ...table, name: "s0", look: 0 },
+      { ...table, name: "s1", look: 1 },
     ],
     copies: [],
     focus: "s1",
@@ -150,8 +150,7 @@ test("what Python says is text", () => {
   };
   const table = {
     name: ATTACK,
-    color: ATTACK,
-    pattern: ATTACK,
+    look: ATTACK,
     tokens: 3,
     blocks: [0, null],
     next: ATTACK,

@@ -20,7 +20,7 @@ def at_the_page(llm, **options):
     """A live server, and its page in a browser once it shows the pool."""
     with serving(llm, **options) as server, open_page() as page:
         page.goto(server.url)
-        page.locator(".pl-empty").first.wait_for()
+        page.locator(".pl-block").first.wait_for()
         yield server, page
 
 

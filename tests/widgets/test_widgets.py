@@ -48,7 +48,7 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     state = click(widget, "free", sequence="s0")
     assert state["counts"][:4] == [1, 1, 1, 0]
     assert list(widget.tables) == ["s1", "chat"]
-    assert state["tables"][0]["color"] == sequence_color(1)
+    assert state["tables"][0]["look"] == 1
 
 
 @pytest.mark.parametrize(

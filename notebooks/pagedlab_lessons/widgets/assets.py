@@ -13,25 +13,16 @@ def script(name: str) -> str:
 
     anywidget loads one module. The names of all scripts are in it, so no two of them may be alike.
     """
-    sources = []
-    for part in script_names(name):
-        source = _read(f"{part}.js")
-        sources.append(_EXPORT.sub("", _IMPORT.sub("", source)))
-    return "\n".join(sources)
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in _sources(name))
 
 
-def script_names(name: str) -> list[str]:
+def _sources(name: str) -> list[str]:
     """Return the script of this name and all that it imports, each after those that it imports."""
-    names: list[str] = []
-    _add_script(name, names)
-    return names
-
-
-def _add_script(name: str, names: list[str]) -> None:
-    for imported in _IMPORT.findall(_read(f"{name}.js")):
-        if imported not in names:
-            _add_script(imported, names)
-    names.append(name)
+    source = _read(f"{name}.js")
+    found = []
+    for imported in _IMPORT.findall(source):
+        found += _sources(imported)
+    return list(dict.fromkeys([*found, source]))
 
 
 def style(*names: str) -> str:

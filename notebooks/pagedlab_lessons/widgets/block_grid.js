@@ -1,8 +1,8 @@
 // Draws the block grid. Python owns the pool: a click sends {op, ...}, and the whole `state` comes
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
-import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
-import { classes, find, findInput, html, show } from "./markup.js";
+import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
+import { classes, find, html, show } from "./markup.js";
 import { plural } from "./words.js";
 
 /**
@@ -43,199 +43,6 @@ import { plural } from "./words.js";
 const START = "Start here: New sequence takes blocks of the pool for its tokens.";
 const POINT = "Point at a block, tap it, or move there with the arrow keys to see what it holds.";
 
-/** One view of a pool. */
-class GridView extends PoolView {
-  /** @type {string | undefined} The sequence that Append, Write, Fork and Free act on. */
-  selected = undefined;
-
-  /**
-   * @param {PoolModel} model
-   * @param {HTMLElement} host
-   */
-  constructor(model, host) {
-    super(model, host, "block pool");
-    this.onState();
-    this.listen({ "change:state": () => this.onState() });
-  }
-
-  // ---- what the reader does
-
-  /** @param {Element} target */
-  onClick(target) {
-    const button = /** @type {HTMLElement | null} */ (target.closest("[data-op]"));
-    const row = /** @type {HTMLElement | null} */ (target.closest("[data-sequence]"));
-    const block = /** @type {HTMLElement | null} */ (target.closest("[data-block]"));
-    if (button) this.onButton(button);
-    else if (row) this.selected = row.dataset.sequence;
-    else this.selectNextReader(Number(block?.dataset.block));
-    this.paint();
-  }
-
-  /**
-   * Buttons are aria-disabled, not disabled: a disabled one would lose the focus to the notebook.
-   *
-   * @param {HTMLElement} button
-   */
-  onButton(button) {
-    if (button.matches('[aria-disabled="true"]')) return;
-    const { op = "" } = button.dataset;
-    const sequence = op === "new" ? null : this.selected;
-    this.model.send?.({ op, sequence, n: ["new", "append"].includes(op) ? this.amount : null });
-  }
-
-  /**
-   * Selects a sequence that lists the block; a second click selects the next one.
-   *
-   * @param {number} blockId
-   */
-  selectNextReader(blockId) {
-    const names = (this.owners[blockId] ?? []).map(({ name }) => name);
-    const place = names.indexOf(this.selected ?? "");
-    this.selected = names[place + 1] ?? names[0] ?? this.selected;
-  }
-
-  /** @param {HTMLInputElement} target */
-  onInput(target) {
-    if (target.matches(".pl-scrubber"))
-      this.model.send?.({ op: "seek", step: Number(target.value) });
-    if (target.matches(".pl-sequence")) this.selected = target.value;
-    if (target.matches(".pl-examples")) {
-      this.model.send?.({ op: "preset", name: target.value });
-      target.value = this.state.presets[0];
-    }
-    this.paint();
-  }
-
-  /** The number of tokens that the reader typed, at first a block and a quarter. */
-  get amount() {
-    const field = /** @type {HTMLInputElement | null} */ (this.root.querySelector(".pl-amount"));
-    return Number(field?.value ?? this.state.usual);
-  }
-
-  // ---- a new state
-
-  /** Shows the state that Python sent, and keeps the selection where Python names no other. */
-  onState() {
-    /** @type {GridState} */
-    this.state = this.model.get("state");
-    const { columns, tables, focus, serial } = this.state;
-    this.columns = columns;
-    const names = tables.map(({ name }) => name);
-    const wanted = [focus, this.selected, names.at(-1)];
-    this.selected = wanted.find((name) => names.includes(name ?? "")) ?? undefined;
-    this.paint();
-    this.onResize();
-    this.scrollTo(".pl-tables", ".pl-selected");
-    this.root.dataset.serial = String(serial);
-  }
-
-  onResize() {
-    drawCopyArrows(this.root, this.state.copies);
-    this.scrollTo(".pl-log", ".pl-now");
-  }
-
-  /**
-   * Scrolls a box, and nothing else, until a node is in the middle of it.
-   *
-   * @param {string} boxSelector
-   * @param {string} nodeSelector
-   */
-  scrollTo(boxSelector, nodeSelector) {
-    const box = find(this.root, boxSelector);
-    const node = /** @type {HTMLElement | null} */ (box.querySelector(nodeSelector));
-    if (node) box.scrollTop = node.offsetTop - box.offsetTop - box.clientHeight / 2;
-  }
-
-  // ---- the page
-
-  /** Draws the state, the selection, and what is pointed at. */
-  paint() {
-    const { counts, step, block_size: size } = this.state;
-    this.root.className = classes({ root: true, many: this.columns > 16 });
-    show(this.root, this.page());
-    const looks = (/** @type {number} */ id) => ({ lost: counts[id] && !this.owners[id].length });
-    this.paintPool({ ...this.state, size }, [...counts.keys()], looks);
-    for (const row of this.root.querySelectorAll("[data-sequence]")) {
-      row.classList.toggle("pl-selected", row.getAttribute("data-sequence") === this.selected);
-    }
-    findInput(this.root, ".pl-sequence").value = this.selected ?? "";
-    const slider = findInput(this.root, ".pl-scrubber");
-    // A late answer must not pull back a slider that moves.
-    if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
-  }
-
-  /** The page without blocks and tables. */
-  page() {
-    const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = this.state;
-    return html`
-      <p class="pl-prompt">${this.state.next[this.selected ?? ""] ?? START}</p>
-      ${challenge ? challengeTemplate(challenge) : ""}
-      ${this.toolbar()}
-      <div class="pl-alert" role="alert">${alert}</div>
-      <div class="pl-body">
-        <div class="pl-main">${this.canvas()}</div>
-        <div class="pl-side">
-          <div class="pl-stats">${counter("used", used)}${counter("free", free)}
-            ${counter("shared", shared)}${counter("copied", copied)}
-            ${counter("copying", copying, "with copies")}</div>
-          <p><b>${saved}</b> saved for LLaMA-2-7B</p>
-          ${this.history()}</div></div>
-      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
-  }
-
-  /** The buttons. Enter in the form is a click on its button; a form of a dialog is never sent. */
-  toolbar() {
-    const { step, steps, usual, presets, tables } = this.state;
-    const has = tables.length > 0;
-    return html`<div class="pl-toolbar">
-        <form class="pl-group" method="dialog" novalidate>
-          ${button("new", true, "New sequence")}
-          <label>&nbsp;of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
-            value="${usual}" data-own-enter> tokens</label></form>
-        <span class="pl-group">
-          <select class="pl-select pl-sequence" aria-label="sequence"
-            title="the sequence that the next buttons change">${optionsOf(tables.map(({ name }) => name))}</select>
-          ${button("append", has, `Append ${this.amount}`)}${button("write", has, "Write 1")}
-          ${button("fork", has, "Fork")}${button("free", has, "Free")}</span>
-        <span class="pl-group">
-          ${button("undo", step > 0, "Undo")}${button("redo", step < steps, "Redo")}
-          ${button("reset", steps > 0, "Reset")}</span>
-        ${presets.length ? html`<select class="pl-select pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
-      </div>`;
-  }
-
-  /** The steps so far, and a slider to go back. */
-  history() {
-    const { step, steps, position, log } = this.state;
-    const entries = log.map(([text, bad], i) => {
-      return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
-    });
-    return html`${scrubber(position, steps)}
-        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
-  }
-
-  /**
-   * What a block holds, and in which slot its last token is.
-   *
-   * @param {number | null} blockId
-   */
-  describe(blockId) {
-    if (blockId === null) return POINT;
-    const size = this.state.block_size;
-    const said = [`Block ${blockId}: ${plural(this.state.counts[blockId], "reference")}`];
-    let slot = "";
-    for (const { name, index, held } of this.owners[blockId]) {
-      const first = index * size;
-      const offset = held - 1;
-      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
-      said.push(`${name}’s logical block ${index}, ${tokens}`);
-      const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
-      slot = ` · token ${first + offset} is in slot ${place}`;
-    }
-    return said.join(" · ") + slot;
-  }
-}
-
 /**
  * @param {string} op
  * @param {boolean} enabled
@@ -270,8 +77,188 @@ function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
  * @returns {() => void} what removes the grid
  */
 function render({ model, el }) {
-  const view = new GridView(model, el);
-  return () => view.remove();
+  /** @type {GridState} */
+  let state = model.get("state");
+  /** @type {string | undefined} The sequence that Append, Write, Fork and Free act on. */
+  let selected;
+  const view = { onModel, onClick, onInput, onResize, describe };
+  const pool = poolPage({ model, el }, "block pool", view);
+  const { root } = pool;
+
+  // ---- what the reader does
+
+  /** @param {Element} target */
+  function onClick(target) {
+    const button = /** @type {HTMLElement | null} */ (target.closest("[data-op]"));
+    const row = /** @type {HTMLElement | null} */ (target.closest("[data-sequence]"));
+    const block = /** @type {HTMLElement | null} */ (target.closest("[data-block]"));
+    if (button) onButton(button);
+    else if (row) selected = row.dataset.sequence;
+    else selectNextReader(Number(block?.dataset.block));
+    paint();
+  }
+
+  /**
+   * Buttons are aria-disabled, not disabled: a disabled one would lose the focus to the notebook.
+   *
+   * @param {HTMLElement} button
+   */
+  function onButton(button) {
+    if (button.matches('[aria-disabled="true"]')) return;
+    const { op = "" } = button.dataset;
+    const sequence = op === "new" ? null : selected;
+    model.send?.({ op, sequence, n: ["new", "append"].includes(op) ? amount() : null });
+  }
+
+  /**
+   * Selects a sequence that lists the block; a second click selects the next one.
+   *
+   * @param {number} blockId
+   */
+  function selectNextReader(blockId) {
+    const names = (pool.owners[blockId] ?? []).map(({ name }) => name);
+    const place = names.indexOf(selected ?? "");
+    selected = names[place + 1] ?? names[0] ?? selected;
+  }
+
+  /** @param {HTMLInputElement} target */
+  function onInput(target) {
+    if (target.matches(".pl-scrubber")) model.send?.({ op: "seek", step: Number(target.value) });
+    if (target.matches(".pl-sequence")) selected = target.value;
+    if (target.matches(".pl-examples")) {
+      model.send?.({ op: "preset", name: target.value });
+      target.value = state.presets[0];
+    }
+    paint();
+  }
+
+  /** The number of tokens that the reader typed, at first a block and a quarter. */
+  function amount() {
+    return Number(find(root, ".pl-amount")?.value ?? state.usual);
+  }
+
+  // ---- a new state
+
+  /** Shows the state that Python sent, and keeps the selection where Python names no other. */
+  function onModel() {
+    state = model.get("state");
+    const { columns, tables, focus, serial } = state;
+    pool.columns = columns;
+    const names = tables.map(({ name }) => name);
+    const wanted = [focus, selected, names.at(-1)];
+    selected = wanted.find((name) => names.includes(name ?? "")) ?? undefined;
+    paint();
+    onResize();
+    scrollTo(".pl-tables", ".pl-selected");
+    root.dataset.serial = String(serial);
+  }
+
+  function onResize() {
+    drawCopyArrows(root, state.copies);
+    scrollTo(".pl-log", ".pl-now");
+  }
+
+  /**
+   * Scrolls a box, and nothing else, until a node is in the middle of it.
+   *
+   * @param {string} boxSelector
+   * @param {string} nodeSelector
+   */
+  function scrollTo(boxSelector, nodeSelector) {
+    const box = find(root, boxSelector);
+    const node = find(box, nodeSelector);
+    if (node) box.scrollTop = node.offsetTop - box.offsetTop - box.clientHeight / 2;
+  }
+
+  // ---- the page
+
+  /** Draws the state, the selection, and what is pointed at. */
+  function paint() {
+    const { counts, step, block_size: size } = state;
+    root.className = classes({ root: true, many: pool.columns > 16 });
+    show(root, page());
+    const looks = (/** @type {number} */ id) => ({ lost: counts[id] && !pool.owners[id].length });
+    pool.paint({ ...state, size }, [...counts.keys()], looks);
+    for (const row of root.querySelectorAll("[data-sequence]")) {
+      row.classList.toggle("pl-selected", row.getAttribute("data-sequence") === selected);
+    }
+    find(root, ".pl-sequence").value = selected ?? "";
+    const slider = find(root, ".pl-scrubber");
+    // A late answer must not pull back a slider that moves.
+    if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
+  }
+
+  /** The page without blocks and tables. */
+  function page() {
+    const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = state;
+    return html`
+      <p class="pl-prompt">${state.next[selected ?? ""] ?? START}</p>
+      ${challenge ? challengeTemplate(challenge) : ""}
+      ${toolbar()}
+      <div class="pl-alert" role="alert">${alert}</div>
+      <div class="pl-body">
+        <div class="pl-main">${pool.canvas()}</div>
+        <div class="pl-side">
+          ${counters({ used, free, shared, copied, "with copies": copying })}
+          <p><b>${saved}</b> saved for LLaMA-2-7B</p>
+          ${history()}</div></div>
+      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
+  }
+
+  /** The buttons. Enter in the form is a click on its button; a form of a dialog is never sent. */
+  function toolbar() {
+    const { step, steps, usual, presets, tables } = state;
+    const has = tables.length > 0;
+    return html`<div class="pl-toolbar">
+        <form class="pl-group" method="dialog" novalidate>
+          ${button("new", true, "New sequence")}
+          <label>&nbsp;of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
+            value="${usual}" data-own-enter> tokens</label></form>
+        <span class="pl-group">
+          <select class="pl-select pl-sequence" aria-label="sequence"
+            title="the sequence that the next buttons change">${optionsOf(tables.map(({ name }) => name))}</select>
+          ${button("append", has, `Append ${amount()}`)}${button("write", has, "Write 1")}
+          ${button("fork", has, "Fork")}${button("free", has, "Free")}</span>
+        <span class="pl-group">
+          ${button("undo", step > 0, "Undo")}${button("redo", step < steps, "Redo")}
+          ${button("reset", steps > 0, "Reset")}</span>
+        ${presets.length ? html`<select class="pl-select pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
+      </div>`;
+  }
+
+  /** The steps so far, and a slider to go back. */
+  function history() {
+    const { step, steps, position, log } = state;
+    const entries = log.map(([text, bad], i) => {
+      return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
+    });
+    return html`${scrubber(position, steps)}
+        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
+  }
+
+  /**
+   * What a block holds, and in which slot its last token is.
+   *
+   * @param {number | null} blockId
+   */
+  function describe(blockId) {
+    if (blockId === null) return POINT;
+    const size = state.block_size;
+    const said = [`Block ${blockId}: ${plural(state.counts[blockId], "reference")}`];
+    let slot = "";
+    for (const { name, index, held } of pool.owners[blockId]) {
+      const first = index * size;
+      const offset = held - 1;
+      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
+      said.push(`${name}’s logical block ${index}, ${tokens}`);
+      const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
+      slot = ` · token ${first + offset} is in slot ${place}`;
+    }
+    return said.join(" · ") + slot;
+  }
+
+  onModel();
+  return pool.remove;
 }
 
 export default { render };

@@ -14,7 +14,6 @@ import traitlets
 
 from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
-from pagedlab_lessons.colors import sequence_look
 from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.assets import script, style
@@ -103,8 +102,7 @@ class BlockPoolWidget(Page):
             ValueError: For an unknown verb or sequence.
         """
         if verb == "write":
-            verb = "append"
-            n = 1
+            verb, n = "append", 1
         entry = self.session.do(verb, sequence, n)
         self._show()
         return entry.operation.changed
@@ -181,7 +179,7 @@ class BlockPoolWidget(Page):
             "columns": columns_of(session.num_blocks),
             "counts": reading.counts,
             "tables": [
-                {"name": name, **table._asdict(), **sequence_look(session.colors[name])}
+                {"name": name, **table._asdict(), "look": session.looks[name]}
                 for name, table in reading.tables.items()
             ],
             "used": reading.used,

@@ -1,16 +1,16 @@
 // What the block grid and the stage draw alike: blocks, block tables, and the arrows of copies.
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
-import { classes, find, html, listenTo, showList, withData } from "./markup.js";
-import { format, percent, plural } from "./words.js";
+import { lookOf, patch } from "./looks.js";
+import { classes, find, html, showList, withData } from "./markup.js";
+import { format, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
 
 /**
  * @typedef {object} Table a sequence and its block table
  * @property {string} name
- * @property {string} color
- * @property {number} pattern number of its hatch, 0 to 6
+ * @property {number} look running number of the sequence
  * @property {number} tokens
  * @property {number[]} blocks
  */
@@ -40,89 +40,52 @@ import { format, percent, plural } from "./words.js";
  */
 
 const BLOCK = "[data-block]"; // a node of a block
+const CHANGES = "change:state change:recorded change:live";
 const SCROLLING = ".ps-texts, .ps-words, .pl-tables, .pl-log";
 const MOST_BANDS = 4; // owners that are drawn in one block
 
-/** The page of a pool, on which everything that belongs to the block pointed at lights up. */
-export class PoolView {
-  columns = 8;
+/**
+ * What a view of a pool does: the reader clicked on `target`, the reader moved or chose something,
+ * the page was laid out anew or for the first time, the model has changed; and what it says of the
+ * block that is pointed at, or of what to do if there is none.
+ *
+ * @typedef {object} PoolView
+ * @property {(target: any) => void} onClick
+ * @property {(target: any) => void} onInput
+ * @property {() => void} onResize
+ * @property {() => void} onModel
+ * @property {(blockId: number | null) => string} describe
+ */
+
+/**
+ * The page of a pool, on which everything that belongs to the block pointed at lights up.
+ *
+ * @param {{model: PoolModel, el: HTMLElement}} context
+ * @param {string} label what a screen reader says of the widget
+ * @param {PoolView} view
+ */
+export function poolPage({ model, el }, label, view) {
+  const root = makeRoot(label);
   /** @type {number | null} The block under pointer or focus. */
-  pointed = null;
+  let pointed = null;
   /** @type {Owner[][]} For each block the sequences that list it. */
-  owners = [];
-  stopListening = () => {};
-
-  /**
-   * @param {PoolModel} model
-   * @param {HTMLElement} host
-   * @param {string} label what a screen reader says of the widget
-   */
-  constructor(model, host, label) {
-    this.model = model;
-    this.root = makeRoot(label);
-    this.keepTabStop = roving(this.root, ".pl-block", () => this.columns);
-    this.resized = new ResizeObserver(() => this.onResize());
-    host.append(this.root);
-  }
-
-  /**
-   * Follows the reader and the model.
-   *
-   * @param {Record<string, () => void>} modelListeners by the model's event
-   */
-  listen(modelListeners) {
-    this.root.addEventListener("click", ({ target }) => this.onClick(target));
-    this.root.addEventListener("input", ({ target }) => this.onInput(target));
-    pointing(this.root, BLOCK, (node) => this.point(node && Number(node.dataset.block)));
-    this.stopListening = listenTo(this.model, modelListeners);
-    this.resized.observe(this.root);
-  }
-
-  /** Stops what would go on without the page. */
-  remove() {
-    this.resized.disconnect();
-    this.stopListening();
-  }
-
-  /** @param {any} _target */
-  onClick(_target) {}
-
-  /** @param {any} _target */
-  onInput(_target) {}
-
-  /** The page was laid out anew, or for the first time. */
-  onResize() {}
-
-  /**
-   * What the block that is pointed at holds, or what to do if there is none.
-   *
-   * @param {number | null} _blockId
-   */
-  describe(_blockId) {
-    return "";
-  }
-
-  /** @param {number | null} blockId */
-  point(blockId) {
-    if (blockId === this.pointed) return;
-    this.pointed = blockId;
-    this.lightUp();
-  }
+  const owners = [];
+  const pool = { root, columns: 8, owners, canvas, paint, remove };
 
   /** Lights up every node of the block that is pointed at, and says what it holds. */
-  lightUp() {
-    for (const node of this.root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
-    const nodes = this.root.querySelectorAll(withData("block", this.pointed ?? "none"));
+  function lightUp() {
+    for (const node of root.querySelectorAll(".pl-lit")) node.classList.remove("pl-lit");
+    const nodes = root.querySelectorAll(withData("block", pointed ?? "none"));
     for (const node of nodes) node.classList.add("pl-lit");
-    this.root.classList.toggle("pl-pointing", nodes.length > 1);
-    find(this.root, ".pl-detail").textContent = this.describe(this.pointed);
+    root.classList.toggle("pl-pointing", nodes.length > 1);
+    find(root, ".pl-detail").textContent = view.describe(pointed);
   }
 
   /** The place of blocks, block tables, and the sentence between them. */
-  canvas() {
+  function canvas() {
     return html`<div class="pl-canvas">
         <div class="pl-blocks" role="group" aria-label="physical blocks"
-          style="--columns: ${this.columns}" data-own></div>
+          style="--columns: ${pool.columns}" data-own></div>
         <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
       <p class="pl-detail" data-own></p>
       <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
@@ -135,16 +98,15 @@ export class PoolView {
    * @param {number[]} shown the blocks that are drawn
    * @param {(blockId: number) => object} looks more classes of a block, see `classes`
    */
-  paintPool({ size, counts, tables, copies }, shown, looks) {
-    this.owners = counts.map(() => []);
-    const rows = tables.map((table) => rowTemplate(table, size, this.owners));
+  function paint({ size, counts, tables, copies }, shown, looks) {
+    pool.owners = counts.map(() => []);
+    const rows = tables.map((table) => rowTemplate(table, size, pool.owners));
     const blocks = shown.map((blockId) => {
       const count = counts[blockId];
-      const owners = this.owners[blockId];
-      const [source, destination] = [0, 1].map((side) =>
-        copies.some((copy) => copy[side] === blockId),
-      );
-      const state = { used: count, empty: !count, shared: count > 1, source, destination };
+      const owners = pool.owners[blockId];
+      const source = copies.some(([from]) => from === blockId);
+      const destination = copies.some(([, to]) => to === blockId);
+      const state = { used: count, shared: count > 1, source, destination };
       const css = classes({ block: true, ...state, ...looks(blockId) });
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       // The style writes the count. As text it would join the number: block 3 with two owners
@@ -152,20 +114,40 @@ export class PoolView {
       return html`<button class="${css}" data-block="${blockId}" data-count="${count}"
         aria-label="block ${blockId}, ${said}">${insideOf(blockId, owners, size)}</button>`;
     });
-    showList(find(this.root, ".pl-blocks"), blocks);
+    showList(find(root, ".pl-blocks"), blocks);
     const longest = Math.max(0, ...tables.map((table) => table.blocks.length));
     const entries = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
     const header = html`<div class="pl-table pl-entries" aria-hidden="true">
       <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>`;
-    showList(find(this.root, ".pl-tables"), [header, ...rows]);
-    this.lightUp();
-    this.keepTabStop();
-    const boxes = /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll(SCROLLING));
-    for (const box of boxes) {
+    showList(find(root, ".pl-tables"), [header, ...rows]);
+    lightUp();
+    keepTabStop();
+    for (const box of /** @type {any} */ (root.querySelectorAll(SCROLLING))) {
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       box.tabIndex = scrolls ? 0 : -1; // its keys scroll it
     }
   }
+
+  /** Stops what would go on without the page. */
+  function remove() {
+    resized.disconnect();
+    model.off(CHANGES, view.onModel);
+  }
+
+  const keepTabStop = roving(root, ".pl-block", () => pool.columns);
+  root.addEventListener("click", ({ target }) => view.onClick(target));
+  root.addEventListener("input", ({ target }) => view.onInput(target));
+  pointing(root, BLOCK, (node) => {
+    const blockId = node && Number(node.dataset.block);
+    if (blockId === pointed) return;
+    pointed = blockId;
+    lightUp();
+  });
+  model.on(CHANGES, view.onModel);
+  const resized = new ResizeObserver(view.onResize);
+  resized.observe(root);
+  el.append(root);
+  return pool;
 }
 
 /**
@@ -177,15 +159,15 @@ export class PoolView {
  * @returns {Markup}
  */
 function rowTemplate(table, size, owners) {
-  const { name, color, pattern, tokens } = table;
+  const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
     const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
     owners[blockId]?.push(owner);
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
   });
-  return html`<div class="pl-table" style="--c: ${color}" data-sequence="${name}">
-    <span class="pl-name"><i class="pl-swatch pl-hatch pl-p${pattern}"></i>
+  return html`<div class="pl-table" style="--c: ${lookOf(look).color}" data-sequence="${name}">
+    <span class="pl-name">${patch(look)}
       <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
     <div class="pl-strip">${cells}</div></div>`;
 }
@@ -199,10 +181,7 @@ function rowTemplate(table, size, owners) {
  * @returns {Markup}
  */
 function insideOf(blockId, owners, size) {
-  const bands = owners.slice(0, MOST_BANDS).map(({ color, pattern, held }) => {
-    const empty = percent(size - held, size);
-    return html`<i class="pl-hatch pl-p${pattern}" style="--c: ${color}; --empty: ${empty}"></i>`;
-  });
+  const bands = owners.slice(0, MOST_BANDS).map(({ look, held }) => patch(look, 1 - held / size));
   return html`<span class="pl-bands">${bands}</span><span class="pl-id"
     aria-hidden="true">${blockId}</span>`;
 }
@@ -221,16 +200,17 @@ export function scrubber(position, last) {
 }
 
 /**
- * A counter.
+ * Counters, each with its name.
  *
- * @param {string} name
- * @param {number} n
- * @param {string} [label]
+ * @param {Record<string, number>} counts
  * @returns {Markup}
  */
-export function counter(name, n, label = name) {
-  return html`<div class="pl-stat"><b data-stat="${name}">${format(n)}</b>
-    <small>${label}</small></div>`;
+export function counters(counts) {
+  const boxes = Object.entries(counts).map(
+    ([name, n]) => html`<div><b data-stat="${name}">${format(n)}</b>
+      <small>${name}</small></div>`,
+  );
+  return html`<div class="pl-stats">${boxes}</div>`;
 }
 
 /**
@@ -242,10 +222,7 @@ export function counter(name, n, label = name) {
  */
 export function drawCopyArrows(root, copies) {
   const arrows = copies.map((blockIds) => {
-    const [from, to] = blockIds.map((blockId) => {
-      const block = withData("block", blockId);
-      return /** @type {HTMLElement | null} */ (root.querySelector(`.pl-block${block}`));
-    });
+    const [from, to] = blockIds.map((id) => find(root, `.pl-block${withData("block", id)}`));
     if (!from || !to) return "";
     const down = Math.sign(to.offsetTop - from.offsetTop);
     const x = from.offsetLeft + from.offsetWidth / 2;

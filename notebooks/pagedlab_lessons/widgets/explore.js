@@ -2,7 +2,7 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
-import { find, findInput, html, listenTo, Markup, show, withData } from "./markup.js";
+import { find, html, Markup, show, withData } from "./markup.js";
 import { format } from "./words.js";
 
 /**
@@ -43,95 +43,49 @@ const INPUTS = {
   text: html`type="text" class="pl-amount" spellcheck="false" data-own-enter`,
 };
 
-/** One view of a drawing and its controls. */
-class ExploreView {
-  isWaiting = false;
-  /** Whether to ask again as soon as the answer is there. */
-  hasMore = false;
+/**
+ * @param {{model: ExploreModel, el: HTMLElement}} context
+ * @returns {() => void} what removes the view
+ */
+function render({ model, el }) {
+  /** @type {string} */
+  const caption = model.get("caption").replace(/\bPoint at\b/, "Point at (or tap)");
+  /** @type {Control[]} */
+  let controls = model.get("controls");
+  /** @type {number} The number of the last question. */
+  let number = model.get("asked").number;
+  /** @type {Record<string, Value>} What the controls show. */
+  let values = model.get("asked").at;
+  let sent = values; // with the last question
+  let isWaiting = false;
   /** @type {ReturnType<typeof setInterval> | undefined} */
-  playTimer = undefined;
+  let playTimer;
   /** @type {HTMLElement | null} The part that lights up. */
-  lit = null;
-  /** What the names of this drawing's patterns begin with. */
-  patterns = `look-${Math.random().toString(36).slice(2)}`;
-  /** Whether the page is narrow. */
-  isNarrow = false;
-  /** The width of the drawing, in pixels. */
-  width = 0;
+  let lit = null;
+  let isNarrow = false;
+  let width = 0; // of the drawing, in pixels
+  // What the names of this drawing's patterns begin with.
+  const patterns = `look-${Math.random().toString(36).slice(2)}`;
 
-  /**
-   * @param {ExploreModel} model
-   * @param {HTMLElement} host
-   */
-  constructor(model, host) {
-    this.model = model;
-    /** @type {string} */
-    this.caption = model.get("caption").replace(/\bPoint at\b/, "Point at (or tap)");
-    /** @type {Control[]} */
-    this.controls = model.get("controls");
-    const { number, at } = model.get("asked");
-    /** @type {number} The number of the last question. */
-    this.number = number;
-    /** @type {Record<string, Value>} What the controls show. */
-    this.values = at;
-    this.root = makeRoot("a drawing with controls");
-    this.root.className = "pl-root px-root";
-    this.root.innerHTML = this.page().source;
-    this.controlBox = find(this.root, ".px-controls");
-    this.room = find(this.root, ".px-room");
-    this.picture = find(this.root, ".px-picture");
-    this.said = find(this.root, ".px-say");
-    this.longest = find(this.root, ".px-longest");
-    host.append(this.root);
-    this.keepTabStop = roving(this.picture, PART, () => 1);
-    this.showValues();
-    this.onDrawn();
-    this.listen();
-  }
-
-  /** Follows the reader and the model. */
-  listen() {
-    this.controlBox.addEventListener("input", (event) => this.onInput(event));
-    this.root.addEventListener("click", (event) => this.onClick(event));
-    this.picture.addEventListener("keydown", (event) => this.onKey(event));
-    pointing(this.picture, PART, (part) => this.lightUp(part));
-    this.root.addEventListener("pointerdown", ({ target }) => {
-      if (!partOf(target)) this.lightUp(null);
-    });
-    this.resized = new ResizeObserver(() => this.onResize());
-    this.resized.observe(this.picture);
-    this.stopListening = listenTo(this.model, {
-      "change:drawn": () => this.onDrawn(),
-      "change:asked": () => this.onAsked(),
-    });
-  }
-
-  /** Stops what would go on without the page. */
-  remove() {
-    clearInterval(this.playTimer);
-    this.resized?.disconnect();
-    this.stopListening?.();
-  }
-
-  /** @returns {Markup} */
-  page() {
-    return html`<div class="px-controls">${this.controls.map(controlTemplate)}
-      ${noteTemplate(this.controls)}</div>
-      <div class="px-room"><div class="px-picture"></div></div>
-      <div class="px-line"><p class="px-longest" aria-hidden="true">${this.caption}</p>
-        <p class="px-say" aria-live="polite">${this.caption}</p></div>`;
-  }
+  const root = makeRoot("a drawing with controls", "px-root");
+  root.innerHTML = pageTemplate(controls, caption).source;
+  const controlBox = find(root, ".px-controls");
+  const room = find(root, ".px-room");
+  const picture = find(root, ".px-picture");
+  const line = find(root, ".px-say");
+  const longest = find(root, ".px-longest");
+  const keepTabStop = roving(picture, PART, () => 1);
 
   // ---- controls
 
   /** Makes the controls show the values. */
-  showValues() {
-    for (const control of this.controls) {
-      const input = findInput(this.root, withData("name", control.name));
-      const value = this.values[control.name];
-      if (control.kind === "slider") this.showSlider(control, input, Number(value));
-      else if (control.kind === "switch") input.checked = Boolean(value);
-      else if (input.value !== String(value)) input.value = String(value);
+  function showValues() {
+    for (const control of controls) {
+      const input = find(root, withData("name", control.name));
+      const value = values[control.name];
+      input.checked = Boolean(value);
+      if (control.kind === "slider") showSlider(control, input, Number(value));
+      else input.value = String(value);
     }
   }
 
@@ -140,7 +94,7 @@ class ExploreView {
    * @param {HTMLInputElement} input
    * @param {number} place
    */
-  showSlider({ name, options }, input, place) {
+  function showSlider({ name, options }, input, place) {
     input.max = String(options.length - 1);
     input.value = String(place);
     const words = options.map(wordsOf);
@@ -148,19 +102,8 @@ class ExploreView {
     const output = /** @type {HTMLOutputElement} */ (input.nextElementSibling);
     output.value = words[place];
     output.style.minWidth = `${Math.max(...words.map((word) => word.length)) + 1}ch`;
-    const play = find(this.root, withData("play", name));
+    const play = find(root, withData("play", name));
     play.hidden = options.length < FEWEST_TO_PLAY || input.disabled;
-  }
-
-  /** @param {Event} event */
-  onInput({ target }) {
-    const input = /** @type {HTMLInputElement} */ (target);
-    const name = input.dataset.name;
-    if (name === undefined) return;
-    this.stopPlaying();
-    /** @type {Record<string, Value>} */
-    const values = { text: input.value, checkbox: input.checked, range: Number(input.value) };
-    this.ask(name, values[input.type]);
   }
 
   /**
@@ -169,57 +112,56 @@ class ExploreView {
    * @param {string} name
    * @param {Value} value which the control shows at once
    */
-  ask(name, value) {
-    this.values = { ...this.values, [name]: value };
-    this.showValues();
-    if (this.isWaiting) this.hasMore = true;
-    else this.send();
+  function ask(name, value) {
+    values = { ...values, [name]: value };
+    showValues();
+    if (!isWaiting) send();
   }
 
   /** Sends the values. */
-  send() {
-    this.number += 1;
-    this.isWaiting = true;
-    this.hasMore = false;
-    this.picture.classList.add("px-waiting");
-    this.model.set("asked", { number: this.number, at: this.values });
-    this.model.save_changes();
+  function send() {
+    number += 1;
+    sent = values;
+    isWaiting = true;
+    picture.classList.add("px-waiting");
+    model.set("asked", { number, at: values });
+    model.save_changes();
   }
+
+  controlBox.addEventListener("input", ({ target }) => {
+    const input = /** @type {HTMLInputElement} */ (target);
+    /** @type {Record<string, Value>} */
+    const read = { text: input.value, checkbox: input.checked, range: Number(input.value) };
+    stopPlaying();
+    ask(input.dataset.name ?? "", read[input.type]);
+  });
 
   // ---- playing
-
-  /** @param {MouseEvent} event */
-  onClick(event) {
-    const target = /** @type {HTMLElement} */ (event.target);
-    if (target.matches(".px-controls > [data-play]")) this.togglePlaying(target);
-    else this.choose(target.closest("[data-set]"));
-  }
 
   /**
    * Plays a slider from where it is, or once more from its first option; or pauses it.
    *
    * @param {HTMLElement} button
    */
-  togglePlaying(button) {
+  function togglePlaying(button) {
     const wasPlaying = button.ariaPressed === "true";
-    this.stopPlaying();
+    stopPlaying();
     if (wasPlaying) return;
     button.ariaPressed = "true";
     const { play: name = "" } = button.dataset;
-    const last = Number(findInput(this.root, withData("name", name)).max);
-    if (this.values[name] === last) this.ask(name, 0);
+    const last = Number(find(root, withData("name", name)).max);
+    if (values[name] === last) ask(name, 0);
     const interval = Math.max(SHORTEST_FRAME, Math.min(LONGEST_FRAME, PLAY_TIME / (last + 1)));
-    this.playTimer = setInterval(() => {
-      const place = Number(this.values[name]);
-      if (!this.root.isConnected || place >= last) this.stopPlaying();
-      else if (!this.isWaiting) this.ask(name, place + 1); // not before the drawing is there
+    playTimer = setInterval(() => {
+      const place = Number(values[name]);
+      if (!root.isConnected || place >= last) stopPlaying();
+      else if (!isWaiting) ask(name, place + 1); // not before the drawing is there
     }, interval);
   }
 
-  stopPlaying() {
-    clearInterval(this.playTimer);
-    for (const button of this.controlBox.querySelectorAll("[data-play]"))
-      button.ariaPressed = "false";
+  function stopPlaying() {
+    clearInterval(playTimer);
+    for (const button of controlBox.querySelectorAll("[data-play]")) button.ariaPressed = "false";
   }
 
   // ---- the drawing
@@ -229,112 +171,125 @@ class ExploreView {
    *
    * @param {HTMLElement | null} part
    */
-  lightUp(part) {
-    this.lit = part;
-    const words = part?.dataset.link?.split(" ") ?? [];
-    this.root.classList.toggle("pl-pointing", words.length > 0);
-    for (const other of this.picture.querySelectorAll("[data-link]")) {
-      const links = other.getAttribute("data-link")?.split(" ") ?? [];
-      const isLit = links.some((link) => words.includes(link));
+  function lightUp(part) {
+    lit = part;
+    const words = linksOf(part);
+    root.classList.toggle("pl-pointing", words.length > 0);
+    for (const other of picture.querySelectorAll("[data-link]")) {
+      const isLit = linksOf(other).some((link) => words.includes(link));
       other.classList.toggle("pl-lit", isLit);
     }
-    const said = part?.closest("[data-say]")?.getAttribute("data-say") ?? this.caption;
-    if (this.said.textContent !== said) this.said.textContent = said;
+    const said = part?.closest("[data-say]")?.getAttribute("data-say") ?? caption;
+    if (line.textContent !== said) line.textContent = said;
   }
 
   /**
    * Moves the slider that a part names: data-set="NAME=OPTION".
    *
-   * @param {Element | null} part
+   * @param {EventTarget | null} target inside the part
    */
-  choose(part) {
+  function choose(target) {
+    const part = /** @type {Element} */ (target).closest("[data-set]");
     const setting = part?.getAttribute("data-set");
-    for (const { name, options, fixed } of this.controls) {
+    for (const { name, options, fixed } of controls) {
       const place = options.findIndex((option) => `${name}=${option}` === setting);
-      if (place >= 0 && !fixed) this.ask(name, place);
+      if (place >= 0 && !fixed) ask(name, place);
     }
   }
 
-  /**
-   * Enter chooses, as a click does. Other keys are left alone.
-   *
-   * @param {KeyboardEvent} event
-   */
-  onKey(event) {
-    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey) {
-      this.choose(partOf(event.target));
+  root.addEventListener("click", ({ target }) => {
+    const button = /** @type {HTMLElement} */ (target);
+    if (button.matches(".px-controls > [data-play]")) togglePlaying(button);
+    else choose(target);
+  });
+  picture.addEventListener("keydown", ({ key, shiftKey, ctrlKey, target }) => {
+    if (key === "Enter" && !shiftKey && !ctrlKey) choose(target);
+  });
+  pointing(root, PART, lightUp);
+
+  /** Shows the variant of the drawing for a page of this width. What is alike stays, with the focus. */
+  function showDrawing() {
+    isNarrow = hasNarrowPage();
+    root.classList.toggle("px-small", isNarrow);
+    const [wide, narrow] = model.get("drawn").html.split(NARROW);
+    const shown = isNarrow && narrow ? NARROW + narrow : wide;
+    // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
+    show(picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${patterns}-`)));
+    keepTabStop();
+    lightUp(lit?.isConnected ? lit : null);
+    // The variant for a narrow page has no headline of its own: its name is one.
+    const variant = find(picture, ".px-narrow");
+    room.dataset.headline = variant?.ariaLabel ?? "";
+    keepRoom();
+  }
+
+  /** Whether the page is narrow for a drawing. */
+  function hasNarrowPage() {
+    const { clientWidth } = controlBox; // as wide as what the root contains
+    const said = Number(getComputedStyle(root).getPropertyValue("--narrow-page"));
+    return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
+  }
+
+  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  function keepRoom() {
+    for (const part of picture.querySelectorAll("[data-say]")) {
+      const said = part.getAttribute("data-say") ?? "";
+      if (said.length > longest.textContent.length) longest.textContent = said;
     }
+    if (width !== room.clientWidth) {
+      width = room.clientWidth;
+      room.style.minHeight = "";
+    }
+    room.style.minHeight = `${room.getBoundingClientRect().height}px`;
   }
 
   // ---- what the model says
 
-  /** An answer: shows the drawing. What is like it was stays, with the focus. */
-  onDrawn() {
-    const drawn = this.model.get("drawn");
-    if (drawn.number < this.number) return;
-    this.isWaiting = false;
-    this.picture.classList.remove("px-waiting");
-    this.showDrawing(drawn.html);
-    if (this.hasMore) this.send();
-  }
-
-  /**
-   * Shows the variant of a drawing that is for a page of this width.
-   *
-   * @param {string} drawing
-   */
-  showDrawing(drawing) {
-    this.isNarrow = this.hasNarrowPage();
-    this.root.classList.toggle("px-small", this.isNarrow);
-    const at = drawing.indexOf(NARROW);
-    const [wide, narrow] = at > 0 ? [drawing.slice(0, at), drawing.slice(at)] : [drawing, ""];
-    const isVariant = this.isNarrow && narrow !== "";
-    const shown = isVariant ? narrow : wide;
-    // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
-    show(this.picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${this.patterns}-`)));
-    this.keepTabStop();
-    this.lightUp(this.lit?.isConnected ? this.lit : null);
-    // The variant for a narrow page has no headline of its own: its name is one.
-    const svg = isVariant ? find(this.picture, "svg") : null;
-    this.room.dataset.headline = svg?.getAttribute("aria-label") ?? "";
-    this.keepRoom();
-  }
-
-  /** Whether the page is narrow for a drawing. */
-  hasNarrowPage() {
-    const { clientWidth } = this.controlBox; // as wide as what the root contains
-    const said = Number(getComputedStyle(this.root).getPropertyValue("--narrow-page"));
-    return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
-  }
-
-  /** Shows the other variant of the drawing when the page has become narrow or wide. */
-  onResize() {
-    if (this.isNarrow === this.hasNarrowPage()) this.keepRoom();
-    else this.showDrawing(this.model.get("drawn").html);
-  }
-
-  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
-  keepRoom() {
-    for (const part of this.picture.querySelectorAll("[data-say]")) {
-      const said = part.getAttribute("data-say") ?? "";
-      if (said.length > (this.longest.textContent ?? "").length) this.longest.textContent = said;
-    }
-    if (this.width !== this.room.clientWidth) {
-      this.width = this.room.clientWidth;
-      this.room.style.minHeight = "";
-    }
-    this.room.style.minHeight = `${this.room.getBoundingClientRect().height}px`;
+  /** An answer. */
+  function onDrawn() {
+    if (model.get("drawn").number < number) return;
+    isWaiting = false;
+    picture.classList.remove("px-waiting");
+    showDrawing();
+    if (sent !== values) send();
   }
 
   /** The values were set in Python, or in another view. */
-  onAsked() {
-    const { number, at } = this.model.get("asked");
-    if (number <= this.number) return;
-    this.number = number;
-    this.values = at;
-    this.controls = this.model.get("controls");
-    this.showValues();
+  function onAsked() {
+    const asked = model.get("asked");
+    if (asked.number <= number) return;
+    number = asked.number;
+    values = asked.at;
+    sent = values;
+    controls = model.get("controls");
+    showValues();
   }
+
+  model.on("change:drawn", onDrawn);
+  model.on("change:asked", onAsked);
+
+  el.append(root);
+  showValues();
+  showDrawing();
+  const resized = new ResizeObserver(() =>
+    isNarrow === hasNarrowPage() ? keepRoom() : showDrawing(),
+  );
+  resized.observe(picture);
+  return () => {
+    clearInterval(playTimer);
+    resized.disconnect();
+    model.off("change:drawn", onDrawn);
+    model.off("change:asked", onAsked);
+  };
+}
+
+/**
+ * The words of a part's links.
+ *
+ * @param {Element | null} part
+ */
+function linksOf(part) {
+  return part?.getAttribute("data-link")?.split(" ") ?? [];
 }
 
 /**
@@ -347,13 +302,18 @@ function wordsOf(option) {
 }
 
 /**
- * The part of the drawing that a node belongs to.
- *
- * @param {EventTarget | null} node
- * @returns {HTMLElement | null}
+ * @param {Control[]} controls
+ * @param {string} caption
+ * @returns {Markup}
  */
-function partOf(node) {
-  return node instanceof Element ? node.closest(PART) : null;
+function pageTemplate(controls, caption) {
+  const fixed = controls.filter((control) => control.fixed).map(({ name }) => spaced(name));
+  const note = fixed.length ? `Run the notebook to change ${fixed.join(" and ")}.` : "";
+  return html`<div class="px-controls">${controls.map(controlTemplate)}
+      <small class="px-note">${note}</small></div>
+    <div class="px-room"><div class="px-picture"></div></div>
+    <div class="px-line"><p class="px-longest" aria-hidden="true">${caption}</p>
+      <p class="px-say" aria-live="polite">${caption}</p></div>`;
 }
 
 /**
@@ -364,30 +324,18 @@ function controlTemplate({ name, kind, fixed }) {
   const isSlider = kind === "slider";
   const play = html`<button class="pl-button" data-play="${name}" aria-label="play"></button>`;
   return html`<label class="px-${kind} ${fixed ? "px-fixed" : ""}">
-      <span>${name.replaceAll("_", " ")}</span>
+      <span>${spaced(name)}</span>
       <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>
       ${isSlider ? html`<output></output>` : ""}</label>${isSlider ? play : ""}`;
 }
 
 /**
- * Says which controls cannot be moved here.
+ * The name of a control as it is read.
  *
- * @param {Control[]} controls
- * @returns {Markup | string}
+ * @param {string} name
  */
-function noteTemplate(controls) {
-  const names = controls.filter(({ fixed }) => fixed).map(({ name }) => name.replaceAll("_", " "));
-  if (!names.length) return "";
-  return html`<small class="px-note">Run the notebook to change ${names.join(" and ")}.</small>`;
-}
-
-/**
- * @param {{model: ExploreModel, el: HTMLElement}} context
- * @returns {() => void} what removes the view
- */
-function render({ model, el }) {
-  const view = new ExploreView(model, el);
-  return () => view.remove();
+function spaced(name) {
+  return name.replaceAll("_", " ");
 }
 
 export default { render };

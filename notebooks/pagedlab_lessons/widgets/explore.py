@@ -4,7 +4,6 @@ The drawing is made again whenever a control is moved. A notebook stores it as i
 a page without a kernel shows it too.
 """
 
-import functools
 import html
 import itertools
 import math
@@ -24,7 +23,7 @@ KINDS = "(options, first) for a slider, a str for a text box or a bool for a swi
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
 LARGEST_FRAME = 150_000  # characters of a drawing: to draw all frames of a larger one takes minutes
-MOST_BYTES = 150_000  # of all drawings of a widget, packed
+MOST_BYTES = 250_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
 
@@ -111,33 +110,34 @@ class Explorer(Page):
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
-        self._controls = {name: _control(name, given) for name, given in controls.items()}
+        self._controls: dict[str, _Control] = {}
         self._shown: Any = None
         super().__init__(caption=caption, asked={"number": -1, "at": {}})
-        self._show_controls()
+        self.offer(**controls)
         self._redraw()
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
         """Give controls new options and a new value, as in `explore`."""
         self._controls |= {name: _control(name, given) for name, given in controls.items()}
-        self._show_controls()
-
-    def _show_controls(self) -> None:
-        """Send the controls to the page, at their beginnings."""
-        shown = []
-        at = {}
-        for name, control in self._controls.items():
-            shown.append({"name": name, "kind": control.kind, "options": control.sent()})
-            at[name] = control.at
         with self.hold_sync():
-            self.controls = shown
-            self.asked = {"number": self.asked["number"] + 1, "at": at}
+            self.controls = [
+                {"name": name, "kind": control.kind, "options": control.sent()}
+                for name, control in self._controls.items()
+            ]
+            self._ask({name: control.at for name, control in self._controls.items()})
+
+    def _ask(self, at: dict[str, Any]) -> None:
+        """Put the controls there."""
+        self.asked = {"number": self.asked["number"] + 1, "at": at}
 
     @property
     def values(self) -> dict[str, Any]:
         """Each control's value by name, as `draw` gets it."""
-        return {name: self._controls[name].value(at) for name, at in self.asked["at"].items()}
+        return self._values(self.asked["at"])
+
+    def _values(self, at: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._controls[name].value(place) for name, place in at.items()}
 
     def set(self, **values: Any) -> None:
         """Move controls as a reader would.
@@ -154,7 +154,7 @@ class Explorer(Page):
             at[name] = value
             if control.options:
                 at[name] = _place(name, control.options, value)
-        self.asked = {"number": self.asked["number"] + 1, "at": at}
+        self._ask(at)
 
     def _answer(self, _: Any) -> None:
         """Draw what the page asked for. It waits for an answer, so an error is one too."""
@@ -171,52 +171,35 @@ class Explorer(Page):
         self.drawn = {"number": number, "html": page}
 
     def opening(self) -> dict[str, str] | None:
-        """Return a drawing for each setting of the controls that are not fixed.
+        """Return a drawing for each setting of the sliders and switches; texts are fixed.
 
-        None if the drawings are too large, or if there are no controls and no parts to point at.
+        None if the drawings are too many or too large, or if nothing moves and nothing can be
+        pointed at. The last control's position changes fastest.
         """
         page = self.drawn["html"]
-        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
-            return None
-        draw = functools.cache(lambda *at: self._drawing_at(dict(at)))
-        free = {
-            name: range(len(control.options))
+        places = [
+            range(len(control.options)) if control.options else [self.asked["at"][name]]
             for name, control in self._controls.items()
-            if control.options
-        }
-        while True:
-            if math.prod(map(len, free.values())) <= MOST_FRAMES:
-                made = self._opening(free, draw)
-                if len(made["packed"]) <= MOST_BYTES:
-                    return made
-            if len(free) <= 1:
-                return None
-            # the control with the fewest positions becomes fixed, the last one of several
-            del free[min(reversed(free), key=lambda name: len(free[name]))]
-
-    def _opening(self, free: dict[str, range], draw: Callable[..., str]) -> dict[str, str]:
-        """Return the opening in which some controls move; the last one's position changes fastest.
-
-        Args:
-            free: the positions of these controls. The others stay where they are.
-            draw: called with the name and position of each control, returns the drawing.
-        """
+        ]
+        is_large = len(page) > LARGEST_FRAME or math.prod(map(len, places)) > MOST_FRAMES
+        if is_large or not (self._controls or "data-" in page):
+            return None
         drawings: dict[str, int] = {}
         order = []
-        for chosen in itertools.product(*free.values()):
-            at = {**self.asked["at"], **dict(zip(free, chosen, strict=True))}
-            order.append(drawings.setdefault(draw(*at.items()), len(drawings)))
-        controls = [{**shown, "fixed": shown["name"] not in free} for shown in self.controls]
+        for chosen in itertools.product(*places):
+            drawing = self._drawing_at(dict(zip(self._controls, chosen, strict=True)))
+            order.append(drawings.setdefault(drawing, len(drawings)))
+        controls = [{**shown, "fixed": shown["kind"] == "text"} for shown in self.controls]
         values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
-        return opening("explore", {**values, "order": order, **share_parts(drawings)})
+        made = opening("explore", {**values, "order": order, **share_parts(drawings)})
+        return made if len(made["packed"]) <= MOST_BYTES else None
 
     def _drawing_at(self, at: dict[str, Any]) -> str:
         """Return the drawing for these positions, or why there is none."""
         if at == self.asked["at"]:
             return str(self.drawn["html"])
-        values = {name: self._controls[name].value(place) for name, place in at.items()}
         try:
-            return _as_page(self._draw(**values))
+            return _as_page(self._draw(**self._values(at)))
         except Exception as error:  # as on a live page
             return _alert(error)
 
@@ -234,8 +217,7 @@ class Explorer(Page):
         width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
         seen = f"{described(self._shown)}. {self!r}"
         sizes = {"image/png": {"width": width, "height": height, "alt": seen}}
-        ground = getattr(self._shown, "ground", "white")
-        return {"image/png": png(self._shown, facecolor=ground)}, sizes
+        return {"image/png": png(self._shown)}, sizes
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

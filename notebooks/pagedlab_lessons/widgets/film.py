@@ -46,15 +46,14 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
 
 def _names_of(steps: list[dict[str, Any]], people: Mapping[str, str]) -> dict[str, str]:
     """Return each request's person, of those requests that have one."""
-    names: dict[str, str] = {}
-    changes = [item for step in steps for item in step.get("texts", {}).items()]
-    for person, words in people.items():
-        for sequence, change in changes:
-            request = request_of(sequence)
-            if words in "".join(_prompt_of(change)) and request not in names:
-                names[request] = person
-                break
-    return names
+    requests: dict[str, str] = {}  # the first of each person
+    for step in steps:
+        for sequence, change in step.get("texts", {}).items():
+            prompt = "".join(_prompt_of(change))
+            for person, words in people.items():
+                if words in prompt:
+                    requests.setdefault(person, request_of(sequence))
+    return {request: person for person, request in requests.items()}
 
 
 def _prompt_of(change: dict[str, Any]) -> list[str]:

@@ -66,22 +66,14 @@ export class FrameModel {
    * @returns {string}
    */
   drawing(at) {
-    const { controls, order, frames } = this.stored;
+    const { controls, order, frames, parts } = this.stored;
     let place = 0;
     for (const { name, kind, options, fixed } of controls) {
       if (fixed) continue;
       const numValues = kind === "switch" ? 2 : options.length;
       place = place * numValues + Number(at[name]);
     }
-    return this.assemble(frames[order[place]]);
-  }
-
-  /**
-   * @param {number[]} runs
-   * @returns {string}
-   */
-  assemble(runs) {
-    const { parts } = this.stored;
+    const runs = frames[order[place]];
     let drawing = "";
     for (let i = 0; i < runs.length; i += 2) {
       drawing += parts.slice(runs[i], runs[i] + runs[i + 1]).join("");

@@ -1,7 +1,7 @@
 // A question with an input box. What is below the box is Python's.
 
 import { makeRoot } from "./keyboard.js";
-import { find, findInput, html } from "./markup.js";
+import { find, html } from "./markup.js";
 
 /**
  * @typedef {object} GuessModel
@@ -17,16 +17,15 @@ import { find, findInput, html } from "./markup.js";
  * @returns {() => void} what removes the view
  */
 function render({ model, el }) {
-  const root = makeRoot("a guess");
+  const root = makeRoot("a guess", "pg-root");
   const reveals = model.get("reveals");
-  root.className = "pl-root pg-root";
   root.innerHTML = html`<label><span><b>Guess:</b> ${model.get("question")}</span>
     <input type="number" step="any" class="pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
-    ${reveals ? html`<button class="pl-button">show me</button>` : ""}
+    <button class="pl-button">show me</button>
     <div aria-live="polite"></div>`.source;
-  const input = findInput(root, "input");
+  const input = find(root, "input");
   const answer = find(root, "div");
-  const button = root.querySelector("button");
+  const button = find(root, "button");
 
   /**
    * @param {string} name
@@ -43,11 +42,11 @@ function render({ model, el }) {
     // the other outputs of this cell would give the answer away, see guess.css
     const isTold = answer.querySelector("meter") !== null;
     root.classList.toggle("pg-waiting", reveals && !isTold);
-    if (button) button.hidden = isTold;
+    button.hidden = isTold || !reveals;
   }
 
   input.addEventListener("change", () => tell("typed", input.value)); // after Enter, or on leaving
-  button?.addEventListener("click", () => tell("shown", true));
+  button.addEventListener("click", () => tell("shown", true));
   el.append(root);
   draw();
   model.on("change:typed change:page", draw);

@@ -119,9 +119,8 @@ def _as_html(evidence: Any) -> str:
         return f"<pre>{html.escape(evidence)}</pre>"
     close_figure(evidence)
     width = int(96 * evidence.get_size_inches()[0])
-    data = png(evidence, facecolor=getattr(evidence, "ground", "white"))
     alt = html.escape(described(evidence))
-    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
+    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{png(evidence)}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:

@@ -8,12 +8,14 @@
  * run again, would lose what the reader did: such a field has `data-own-enter`.
  *
  * @param {string} label what a screen reader says of the widget
+ * @param {string} [kind] its class
  * @returns {HTMLElement}
  */
-export function makeRoot(label) {
+export function makeRoot(label, kind = "") {
   const root = document.createElement("div");
-  root.setAttribute("role", "group");
-  root.setAttribute("aria-label", label);
+  root.className = `pl-root ${kind}`;
+  root.role = "group";
+  root.ariaLabel = label;
   root.addEventListener("keydown", (event) => {
     if (event.key === "Tab") return;
     event.stopPropagation();
@@ -44,9 +46,7 @@ function isForCell({ key, shiftKey, ctrlKey, metaKey, altKey, target }) {
 function handToCell(event, cell) {
   event.preventDefault();
   cell.focus();
-  const { key, code, keyCode, shiftKey, ctrlKey, metaKey, altKey } = event;
-  const same = { key, code, keyCode, shiftKey, ctrlKey, metaKey, altKey };
-  cell.dispatchEvent(new KeyboardEvent("keydown", { ...same, bubbles: true, cancelable: true }));
+  cell.dispatchEvent(new KeyboardEvent("keydown", event));
 }
 
 /**

@@ -1,10 +1,4 @@
-// Templates of HTML, the update of a page from a template, and the listeners of a model.
-
-/**
- * @typedef {object} Listened
- * @property {(event: string, listener: () => void) => void} on
- * @property {(event: string, listener: () => void) => void} off
- */
+// Templates of HTML, and the update of a page from a template.
 
 /**
  * HTML that a template made.
@@ -67,27 +61,14 @@ export function withData(name, value) {
 }
 
 /**
- * The first node of a selector inside `root`. A missing node is an error of the script.
- *
- * @param {ParentNode} root
- * @param {string} selector
- * @returns {HTMLElement}
- */
-export function find(root, selector) {
-  const node = root.querySelector(selector);
-  if (!node) throw new Error(`this widget has no ${selector}`);
-  return /** @type {HTMLElement} */ (node);
-}
-
-/**
- * Like `find`, for an input or a select.
+ * The first node of a selector inside `root`, where there is one: an input, or any other element.
  *
  * @param {ParentNode} root
  * @param {string} selector
  * @returns {HTMLInputElement}
  */
-export function findInput(root, selector) {
-  return /** @type {HTMLInputElement} */ (find(root, selector));
+export function find(root, selector) {
+  return /** @type {HTMLInputElement} */ (root.querySelector(selector));
 }
 
 /** @type {WeakMap<Element, string>} The source that each node shows. */
@@ -174,19 +155,4 @@ function adoptAttributes(present, wanted) {
     if (value === null) present.removeAttribute(name);
     else if (present.getAttribute(name) !== value) present.setAttribute(name, value);
   }
-}
-
-/**
- * Follows a widget's model.
- *
- * @param {Listened} model
- * @param {Record<string, () => void>} listeners by the model's event
- * @returns {() => void} what ends it
- */
-export function listenTo(model, listeners) {
-  const events = Object.entries(listeners);
-  for (const [event, listener] of events) model.on(event, listener);
-  return () => {
-    for (const [event, listener] of events) model.off(event, listener);
-  };
 }

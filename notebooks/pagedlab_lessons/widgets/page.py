@@ -23,15 +23,11 @@ def close_figure(figure: Any) -> None:
     plt.close(figure)
 
 
-def png(figure: Any, **options: Any) -> str:
-    """Return a matplotlib figure as PNG with twice the pixels, in base64.
-
-    Args:
-        figure: the figure.
-        options: for `savefig`.
-    """
+def png(figure: Any) -> str:
+    """Return a matplotlib figure as PNG with twice the pixels, in base64."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=192, **options)
+    ground = getattr(figure, "ground", "white")
+    figure.savefig(file, format="png", dpi=192, facecolor=ground)
     return base64.b64encode(file.getvalue()).decode()
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
-from pagedlab_lessons.colors import HATCHES, Look, look_of
+from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import (
     BOLD,
     Block,
@@ -102,16 +102,13 @@ def _row(table: Table) -> Item:
 def picture_of_grid(state: dict[str, Any]) -> Picture:
     """Return a still of a block grid's `state`, below the goal of its challenge."""
     tables = [
-        Table(each["name"], each["blocks"], each["tokens"], _look(each)) for each in state["tables"]
+        Table(each["name"], each["blocks"], each["tokens"], look_of(each["look"]))
+        for each in state["tables"]
     ]
     challenge = state.get("challenge")
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
     same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
     return Picture(**same, tables=tables, above=[goal])
-
-
-def _look(table: dict[str, Any]) -> Look:
-    return Look(table["color"], HATCHES[table["pattern"]])
 
 
 # The stage ----------------------------------------------------------------------------------------

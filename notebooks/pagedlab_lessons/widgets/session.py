@@ -73,7 +73,7 @@ class Session:
         one_of("verb", verb, VERBS)
         least = 1 if verb == "append" else 0
         n = integer("n", least if n is None else n, least)
-        fresh = next(f"s{i}" for i in count() if f"s{i}" not in self.colors)
+        fresh = next(f"s{i}" for i in count() if f"s{i}" not in self.looks)
         if verb == "new":
             sequence = sequence or fresh
         elif sequence not in self.tables:
@@ -125,8 +125,7 @@ class Session:
         """Make a fresh pool, and forget all tables."""
         self.pool = self.pool_class(self.num_blocks, self.block_size)
         self.tables: dict[str, Any] = {}
-        self.colors: dict[str, int] = {}  # running number of each sequence: its colour
-        self._numbers = count()
+        self.looks: dict[str, int] = {}  # the running number of each sequence, also of those freed
 
     def _read(self) -> Reading:
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
@@ -162,7 +161,6 @@ class Session:
                 raise TypeError(f"fork returned {table!r}, not a table")
         elif n:
             copies = table.append(n)
-        if operation.changed not in self.tables:
-            self.tables[operation.changed] = table
-            self.colors[operation.changed] = next(self._numbers)
+        self.tables[operation.changed] = table
+        self.looks.setdefault(operation.changed, len(self.looks))
         return copies

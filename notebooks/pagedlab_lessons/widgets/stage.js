@@ -1,12 +1,12 @@
 // The stage plays a recording, see docs/trace.md: answers on the left, blocks beside them, block
 // tables below.
 
-import { counter, drawCopyArrows, PoolView, scrubber } from "./blocks.js";
-import { lookOf } from "./looks.js";
-import { classes, find, findInput, html, show, showList, withData } from "./markup.js";
+import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
+import { lookOf, patch } from "./looks.js";
+import { classes, find, html, show, showList, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { percent, plural } from "./words.js";
+import { plural } from "./words.js";
 
 /**
  * @import { PoolModel } from "./blocks.js"
@@ -46,351 +46,6 @@ const STATE_WORDS = {
   error: "failed, its logits are not finite",
 };
 
-/** One view of a recording. */
-class StageView extends PoolView {
-  /**
-   * @param {PoolModel} model
-   * @param {HTMLElement} host
-   */
-  constructor(model, host) {
-    super(model, host, "what the engine did, step by step");
-    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.isPlaying = false;
-    this.speed = model.get("speed") ?? USUAL_SPEED; // steps a second
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    this.timer = undefined;
-    /** @type {number} The width that room was kept for, in pixels. */
-    this.roomyWidth = 0;
-    this.replay = new Replay(model.get("recorded"));
-    this.listen({
-      "change:recorded": () => this.onRecording(),
-      "change:live": () => this.paint(),
-    });
-    // It plays as soon as the squares are on the screen, unless the reader moved it before.
-    this.seen = new IntersectionObserver(
-      (entries) => {
-        if (entries.some(({ isIntersecting }) => isIntersecting)) this.play(true);
-      },
-      { rootMargin: SEEN_ABOVE },
-    );
-    this.restart();
-  }
-
-  onResize() {
-    this.keepRoom();
-    this.paint();
-  }
-
-  remove() {
-    super.remove();
-    clearTimeout(this.timer);
-    this.seen.disconnect();
-  }
-
-  // ---- what the reader does
-
-  /** @param {Element} target */
-  onClick(target) {
-    const op = target.closest("[data-op]")?.getAttribute("data-op");
-    if (op === "play") {
-      if (!this.isPlaying && this.isAtEnd) this.goTo(this.firstStep);
-      this.play(!this.isPlaying);
-    }
-    if (op === "back") this.stopAt(this.step - 1);
-    if (op === "on") this.stopAt(this.step + 1);
-  }
-
-  /** @param {HTMLInputElement} target */
-  onInput(target) {
-    if (target.matches(".pl-scrubber")) this.stopAt(Number(target.value));
-    if (target.matches(".ps-rate")) this.speed = Number(target.value);
-  }
-
-  /** @param {number | null} blockId */
-  describe(blockId) {
-    const { texts, kept } = this.replay;
-    if (blockId === null) return texts.size ? POINT : "";
-    const size = this.recording.block_size;
-    const holding = [...texts.values()].filter(({ blocks }) => blocks.includes(blockId));
-    const places = new Set(holding.map((text) => placeOf(text, blockId, size)));
-    if (places.size) return `Block ${blockId}: ${[...places].slice(0, MOST_TABLES).join("; ")}`;
-    const stays = kept[blockId] ? "; its contents stay cached for the next identical prefix" : "";
-    return `Block ${blockId} is free${stays}.`;
-  }
-
-  // ---- what the model says
-
-  /** A recording that grew, or another one. */
-  onRecording() {
-    /** @type {Recording} */
-    const recording = this.model.get("recorded");
-    const known = this.recording.steps;
-    const grew = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
-    if (grew && recording.steps.length >= known.length) {
-      this.replay.recording = recording;
-      this.paint();
-    } else {
-      this.replay = new Replay(recording);
-      this.restart();
-    }
-  }
-
-  get recording() {
-    return this.replay.recording;
-  }
-
-  get step() {
-    return this.replay.step;
-  }
-
-  // ---- playing
-
-  /** The step that playing begins at. */
-  get firstStep() {
-    return this.model.get("first") ?? 0;
-  }
-
-  get lastStep() {
-    return this.recording.steps.length - 1;
-  }
-
-  /** Whether more steps will follow. */
-  get isLive() {
-    return Boolean(this.model.get("live"));
-  }
-
-  /** Plays from the first step. */
-  restart() {
-    this.play(false);
-    if (this.isLive) {
-      // following an engine is no animation: without words that fall, each picture is just replaced
-      this.goTo(this.firstStep);
-      this.play(true);
-    } else if (this.reducedMotion) this.goTo(this.fullStep());
-    else {
-      this.goTo(this.firstStep);
-      // below the screen, nobody would see the squares change
-      this.seen.observe(find(this.root, ".pl-blocks"));
-    }
-  }
-
-  /** @param {number} step */
-  stopAt(step) {
-    this.play(false);
-    this.goTo(step);
-  }
-
-  /** @param {boolean} on */
-  play(on) {
-    clearTimeout(this.timer);
-    this.seen.disconnect();
-    this.isPlaying = on;
-    if (on) {
-      const speed = this.currentSpeed();
-      const stride = Math.max(1, Math.round(speed / PICTURES_A_SECOND));
-      const toRead = this.replay.now.said ? (this.model.get("pause") ?? 0) : 0;
-      const pause = Math.max((1000 * stride) / speed, toRead);
-      this.timer = setTimeout(() => this.playOn(stride), pause);
-    }
-    this.paint();
-  }
-
-  /**
-   * Steps a second: the chosen ones, or more while the engine is so fast that the page falls back.
-   *
-   * @returns {number}
-   */
-  currentSpeed() {
-    if (!this.isLive) return this.speed;
-    const stepsBehind = this.lastStep - this.step;
-    return Math.max(this.speed, stepsBehind / (this.model.get("lag") ?? USUAL_LAG));
-  }
-
-  /** @param {number} stride steps until the next picture */
-  playOn(stride) {
-    if (this.step < this.lastStep) this.goTo(this.step + stride);
-    this.play(this.step < this.lastStep || this.isLive);
-  }
-
-  get isAtEnd() {
-    return this.step === this.lastStep && !this.isLive;
-  }
-
-  /**
-   * The last step with most blocks in use.
-   *
-   * @returns {number}
-   */
-  fullStep() {
-    const used = this.recording.steps.map((step) => step.used ?? 0);
-    return used.lastIndexOf(Math.max(...used));
-  }
-
-  /** @param {number} step */
-  goTo(step) {
-    this.replay.seek(Math.max(0, Math.min(this.lastStep, step)));
-    this.paint();
-    const isSlow = this.speed <= FASTEST_WITH_FALLING_WORDS;
-    if (this.isPlaying && isSlow && !this.reducedMotion) this.dropWords();
-  }
-
-  /** Lets the words that got their slots in this step sink into their blocks. */
-  dropWords() {
-    const running = [...this.replay.texts.values()].filter(({ state }) => state === "running");
-    const falling = running.slice(0, MOST_FALLING_WORDS).map((text) => this.fallingWord(text));
-    find(this.root, ".ps-air").innerHTML = html`${falling}`.source;
-  }
-
-  /**
-   * The latest word of a sequence, below the number of its block.
-   *
-   * @param {SequenceState} text
-   */
-  fallingWord({ blocks, tokens, words }) {
-    const word = words[tokens - 1]?.trim();
-    const block = this.root.querySelector(`.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-    if (!word || !block) return "";
-    const frame = this.root.getBoundingClientRect();
-    const end = block.getBoundingClientRect();
-    // At the edge of the stage a word is beside the middle of its block, so it stays inside.
-    const across = percent(end.left - frame.left + end.width / 2, frame.width);
-    return html`<span class="ps-drop" style="left: ${across}; translate: -${across};
-      top: ${end.top - frame.top}px; --high: ${end.height}px;
-      animation-duration: min(0.7s, 2s / ${this.speed})">${word}</span>`;
-  }
-
-  // ---- the page
-
-  /** Draws the state. */
-  paint() {
-    const { recording, replay } = this;
-    const shown = this.shownBlocks();
-    this.columns = recording.drawn <= 16 ? 8 : 16;
-    const size = classes({
-      many: shown.length > MOST_LARGE_BLOCKS,
-      playing: this.isPlaying,
-    });
-    this.root.className = `pl-root ps-root ${size}`;
-    show(this.root, this.page(shown.length));
-    const scrubber = findInput(this.root, ".pl-scrubber");
-    scrubber.max = String(Math.max(1, this.lastStep));
-    scrubber.value = "0"; // Chromium draws the thumb anew only for another value
-    scrubber.value = String(this.step);
-    const texts = [...replay.texts.values()];
-    showList(
-      find(this.root, ".ps-texts"),
-      texts.map((text) => this.textTemplate(text)),
-    );
-    const { counts, kept } = replay;
-    const { copies = [], hits = [] } = replay.now;
-    const tables = texts
-      .filter(({ blocks }) => blocks.length)
-      .map((text) => ({ ...text, ...lookOf(text.look) }));
-    this.paintPool({ size: recording.block_size, counts, tables, copies }, shown, (blockId) => ({
-      kept: !counts[blockId] && kept[blockId],
-      found: hits.includes(blockId),
-    }));
-    drawCopyArrows(this.root, copies);
-    this.root.dataset.at = String(this.step);
-  }
-
-  /** Takes the height of the largest step, so that nothing below moves while it plays. */
-  keepRoom() {
-    const width = this.root.clientWidth;
-    if (!this.model.get("keeps_room") || width === this.roomyWidth) return;
-    this.roomyWidth = width;
-    this.root.style.minHeight = "";
-    const { step } = this;
-    const heights = this.recording.steps.map((_, at) => {
-      this.replay.seek(at);
-      this.paint();
-      return this.root.offsetHeight;
-    });
-    this.root.style.minHeight = `${Math.max(...heights)}px`;
-    this.replay.seek(step);
-  }
-
-  /**
-   * The page without texts, blocks and tables.
-   *
-   * @param {number} numShown blocks that are drawn
-   * @returns {Markup}
-   */
-  page(numShown) {
-    const { num_blocks: numBlocks } = this.recording;
-    const { said, texts } = this.replay;
-    const spoken = this.isPlaying ? "" : `${this.position}. ${said}`;
-    const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
-    return html`
-      <p class="pl-prompt">${said}</p>
-      ${this.controls()}
-      <div class="ps-main">
-        <div class="ps-texts" data-own role="group" aria-label="answers"
-          style="--rows: ${rowsOfEach(texts.size)}"></div>
-        <div class="ps-side">${this.canvas()}
-          <div class="pl-stats">${this.stats()}</div></div></div>
-      <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
-      <div class="ps-air" aria-hidden="true" data-own></div>
-      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
-  }
-
-  get position() {
-    return `Step ${this.step} of ${this.lastStep}`;
-  }
-
-  /** The blocks that are drawn: of a large pool, the first ones and those in use. */
-  shownBlocks() {
-    const { drawn } = this.recording;
-    const blockIds = [...Array(drawn).keys()];
-    if (drawn <= SMALL_POOL) return blockIds;
-    const { counts } = this.replay;
-    return blockIds.filter((id) => id < FIRST_BLOCKS || counts[id]).slice(0, MOST_BLOCKS);
-  }
-
-  /** @returns {Markup} */
-  controls() {
-    const speeds = STEPS_A_SECOND.map((n) => {
-      const selected = n === this.speed ? "selected" : "";
-      return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
-    });
-    return html`<div class="ps-controls">
-        <span class="pl-group">
-          <button class="pl-button" data-op="play">${this.playLabel}</button>
-          <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
-          <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
-        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
-        ${scrubber(this.position, this.lastStep)}</div>`;
-  }
-
-  get playLabel() {
-    if (this.isPlaying) return "❚❚ Pause";
-    return this.isAtEnd ? "↻ Again" : "▶ Play";
-  }
-
-  /** @returns {Markup[]} */
-  stats() {
-    const { counts, used, cached, copied } = this.replay;
-    const shared = counts.filter((count) => count > 1).length;
-    const stats = { used, free: this.recording.num_blocks - used, cached, shared, copied };
-    const shown = Object.entries(stats).filter(([name, n]) => n || ["used", "free"].includes(name));
-    return shown.map(([name, n]) => counter(name, n));
-  }
-
-  /**
-   * @param {SequenceState} text
-   * @returns {Markup}
-   */
-  textTemplate(text) {
-    const { color, pattern } = lookOf(text.look);
-    const words = wordRuns(text, this.recording.block_size);
-    return html`<div class="ps-text ps-${text.state}" style="--c: ${color}; --look: ${text.look}"
-        data-text="${text.name}">
-        <p class="ps-head"><i class="pl-swatch pl-hatch pl-p${pattern}"></i><b>${text.name}</b>
-          <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
-        <div class="ps-words"><p>${words}</p></div></div>`;
-  }
-}
-
 /**
  * Lines of words that there is room for.
  *
@@ -422,8 +77,297 @@ function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
  * @returns {() => void} what removes the stage
  */
 function render({ model, el }) {
-  const view = new StageView(model, el);
-  return () => view.remove();
+  const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let replay = new Replay(model.get("recorded"));
+  let isPlaying = false;
+  let speed = model.get("speed") ?? USUAL_SPEED; // steps a second
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  let roomyWidth = 0; // in pixels: that room was kept for
+  const view = { onModel, onClick, onInput, onResize, describe };
+  const pool = poolPage({ model, el }, "what the engine did, step by step", view);
+  const { root } = pool;
+  // It plays as soon as the squares are on the screen, unless the reader moved it before.
+  const seen = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && play(true), {
+    rootMargin: SEEN_ABOVE,
+  });
+
+  function onResize() {
+    keepRoom();
+    paint();
+  }
+
+  // ---- what the reader does
+
+  /** @param {Element} target */
+  function onClick(target) {
+    const op = target.getAttribute("data-op");
+    if (op === "play") {
+      if (isAtEnd()) goTo(firstStep());
+      play(!isPlaying);
+    }
+    if (op === "back") stopAt(replay.step - 1);
+    if (op === "on") stopAt(replay.step + 1);
+  }
+
+  /** @param {HTMLInputElement} target */
+  function onInput(target) {
+    if (target.matches(".pl-scrubber")) stopAt(Number(target.value));
+    if (target.matches(".ps-rate")) speed = Number(target.value);
+  }
+
+  /** @param {number | null} blockId */
+  function describe(blockId) {
+    const { texts, kept } = replay;
+    if (blockId === null) return texts.size ? POINT : "";
+    const size = replay.recording.block_size;
+    const holding = [...texts.values()].filter(({ blocks }) => blocks.includes(blockId));
+    const places = new Set(holding.map((text) => placeOf(text, blockId, size)));
+    if (places.size) return `Block ${blockId}: ${[...places].slice(0, MOST_TABLES).join("; ")}`;
+    const stays = kept[blockId] ? "; its contents stay cached for the next identical prefix" : "";
+    return `Block ${blockId} is free${stays}.`;
+  }
+
+  // ---- what the model says
+
+  /** A recording that grew, or another one. */
+  function onModel() {
+    /** @type {Recording} */
+    const recording = model.get("recorded");
+    const known = replay.recording.steps;
+    const isSame = JSON.stringify(recording.steps[0]) === JSON.stringify(known[0]);
+    if (isSame && recording.steps.length >= known.length) {
+      replay.recording = recording;
+      paint();
+    } else {
+      replay = new Replay(recording);
+      restart();
+    }
+  }
+
+  // ---- playing
+
+  /** The step that playing begins at. */
+  function firstStep() {
+    return model.get("first") ?? 0;
+  }
+
+  function lastStep() {
+    return replay.recording.steps.length - 1;
+  }
+
+  /** Whether more steps will follow. */
+  function isLive() {
+    return model.get("live");
+  }
+
+  /** Plays from the first step. */
+  function restart() {
+    // following an engine is no animation: without words that fall, each picture is just replaced
+    stopAt(isStill && !isLive() ? fullStep() : firstStep());
+    if (isLive()) play(true);
+    // below the screen, nobody would see the squares change
+    else if (!isStill) seen.observe(find(root, ".pl-blocks"));
+  }
+
+  /** @param {number} step */
+  function stopAt(step) {
+    play(false);
+    goTo(step);
+  }
+
+  /** @param {boolean} on */
+  function play(on) {
+    clearTimeout(timer);
+    seen.disconnect();
+    isPlaying = on;
+    if (on) {
+      const now = currentSpeed();
+      const stride = Math.max(1, Math.round(now / PICTURES_A_SECOND));
+      const toRead = replay.now.said ? (model.get("pause") ?? 0) : 0;
+      const pause = Math.max((1000 * stride) / now, toRead);
+      timer = setTimeout(() => playOn(stride), pause);
+    }
+    paint();
+  }
+
+  /**
+   * Steps a second: the chosen ones, or more while the engine is so fast that the page falls back.
+   *
+   * @returns {number}
+   */
+  function currentSpeed() {
+    if (!isLive()) return speed;
+    const stepsBehind = lastStep() - replay.step;
+    return Math.max(speed, stepsBehind / (model.get("lag") ?? USUAL_LAG));
+  }
+
+  /** @param {number} stride steps until the next picture */
+  function playOn(stride) {
+    if (replay.step < lastStep()) goTo(replay.step + stride);
+    play(replay.step < lastStep() || isLive());
+  }
+
+  function isAtEnd() {
+    return replay.step === lastStep() && !isLive();
+  }
+
+  /**
+   * The last step with most blocks in use.
+   *
+   * @returns {number}
+   */
+  function fullStep() {
+    const used = replay.recording.steps.map((step) => step.used ?? 0);
+    return used.lastIndexOf(Math.max(...used));
+  }
+
+  /** @param {number} step */
+  function goTo(step) {
+    replay.seek(Math.max(0, Math.min(lastStep(), step)));
+    paint();
+    const isSlow = speed <= FASTEST_WITH_FALLING_WORDS;
+    if (isPlaying && isSlow && !isStill) dropWords();
+  }
+
+  /** Lets the words that got their slots in this step sink into their blocks. */
+  function dropWords() {
+    for (const fallen of root.querySelectorAll(".ps-drop")) fallen.remove();
+    const running = [...replay.texts.values()].filter(({ state }) => state === "running");
+    for (const { blocks, tokens, words } of running.slice(0, MOST_FALLING_WORDS)) {
+      const word = words[tokens - 1]?.trim();
+      const block = find(root, `.pl-block${withData("block", blocks.at(-1) ?? "")}`);
+      const duration = `min(0.7s, 2s / ${speed})`;
+      const drop = html`<b class="ps-drop" style="animation-duration: ${duration}">${word}</b>`;
+      if (word) block?.insertAdjacentHTML("beforeend", drop.source);
+    }
+  }
+
+  // ---- the page
+
+  /** Draws the state. */
+  function paint() {
+    const { block_size: size, drawn } = replay.recording;
+    const shown = shownBlocks();
+    pool.columns = drawn <= 16 ? 8 : 16;
+    const looks = { many: shown.length > MOST_LARGE_BLOCKS, playing: isPlaying };
+    root.className = `pl-root ps-root ${classes(looks)}`;
+    show(root, page(shown.length));
+    const slider = find(root, ".pl-scrubber");
+    slider.value = "0"; // Chromium draws the thumb anew only for another value
+    slider.value = String(replay.step);
+    const texts = [...replay.texts.values()];
+    showList(find(root, ".ps-texts"), texts.map(textTemplate));
+    const { counts, kept } = replay;
+    const { copies = [], hits = [] } = replay.now;
+    const tables = texts.filter(({ blocks }) => blocks.length);
+    pool.paint({ size, counts, tables, copies }, shown, (blockId) => ({
+      kept: !counts[blockId] && kept[blockId],
+      found: hits.includes(blockId),
+    }));
+    drawCopyArrows(root, copies);
+    root.dataset.at = String(replay.step);
+  }
+
+  /** Takes the height of the largest step, so that nothing below moves while it plays. */
+  function keepRoom() {
+    const width = root.clientWidth;
+    if (!model.get("keeps_room") || width === roomyWidth) return;
+    roomyWidth = width;
+    root.style.minHeight = "";
+    const { step } = replay;
+    const heights = replay.recording.steps.map((_, at) => {
+      replay.seek(at);
+      paint();
+      return root.offsetHeight;
+    });
+    root.style.minHeight = `${Math.max(...heights)}px`;
+    replay.seek(step);
+  }
+
+  /**
+   * The page without texts, blocks and tables.
+   *
+   * @param {number} numShown blocks that are drawn
+   * @returns {Markup}
+   */
+  function page(numShown) {
+    const { num_blocks: numBlocks } = replay.recording;
+    const { said, texts } = replay;
+    const spoken = isPlaying ? "" : `${position()}. ${said}`;
+    const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
+    return html`
+      <p class="pl-prompt">${said}</p>
+      ${controls()}
+      <div class="ps-main">
+        <div class="ps-texts" data-own role="group" aria-label="answers"
+          style="--rows: ${rowsOfEach(texts.size)}"></div>
+        <div class="ps-side">${pool.canvas()}
+          ${stats()}</div></div>
+      <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
+      <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
+  }
+
+  function position() {
+    return `Step ${replay.step} of ${lastStep()}`;
+  }
+
+  /** The blocks that are drawn: of a large pool, the first ones and those in use. */
+  function shownBlocks() {
+    const { drawn } = replay.recording;
+    const blockIds = [...Array(drawn).keys()];
+    if (drawn <= SMALL_POOL) return blockIds;
+    const { counts } = replay;
+    return blockIds.filter((id) => id < FIRST_BLOCKS || counts[id]).slice(0, MOST_BLOCKS);
+  }
+
+  /** @returns {Markup} */
+  function controls() {
+    const speeds = STEPS_A_SECOND.map((n) => {
+      const selected = n === speed ? "selected" : "";
+      return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
+    });
+    return html`<div class="ps-controls">
+        <span class="pl-group">
+          <button class="pl-button" data-op="play">${playLabel()}</button>
+          <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
+          <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
+        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
+        ${scrubber(position(), lastStep())}</div>`;
+  }
+
+  function playLabel() {
+    if (isPlaying) return "❚❚ Pause";
+    return isAtEnd() ? "↻ Again" : "▶ Play";
+  }
+
+  /** The counters; of those that are zero, the usual ones alone. */
+  function stats() {
+    const { counts, used, cached, copied } = replay;
+    const shared = counts.filter((count) => count > 1).length;
+    const all = { used, free: replay.recording.num_blocks - used, cached, shared, copied };
+    const shown = Object.entries(all).filter(([name, n]) => n || ["used", "free"].includes(name));
+    return counters(Object.fromEntries(shown));
+  }
+
+  /**
+   * @param {SequenceState} text
+   * @returns {Markup}
+   */
+  function textTemplate(text) {
+    const words = wordRuns(text, replay.recording.block_size);
+    return html`<div class="ps-text ps-${text.state}" style="--c: ${lookOf(text.look).color}; --look: ${text.look}">
+        <p class="ps-head">${patch(text.look)}<b>${text.name}</b>
+          <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
+        <div class="ps-words"><p>${words}</p></div></div>`;
+  }
+
+  restart();
+  return () => {
+    pool.remove();
+    clearTimeout(timer);
+    seen.disconnect();
+  };
 }
 
 export default { render };

@@ -1,6 +1,6 @@
 // Numbers and words as all widgets write them.
 
-const english = new Intl.NumberFormat("en");
+const english = new Intl.NumberFormat("en"); // to make one takes longer than to use it
 
 /**
  * A number with its thousands apart: 1,024.
@@ -21,15 +21,4 @@ export function format(n) {
  */
 export function plural(n, noun) {
   return `${format(n)} ${noun}${n === 1 ? "" : "s"}`;
-}
-
-/**
- * A share as CSS writes it: "25%".
- *
- * @param {number} part
- * @param {number} whole
- * @returns {string}
- */
-export function percent(part, whole) {
-  return `${(100 * part) / whole}%`;
 }
