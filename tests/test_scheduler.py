@@ -22,7 +22,6 @@ from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
 from support.engines import (
-    SCHEDULERS,
     all_ids_of,
     assert_idle,
     exactly,
@@ -55,7 +54,10 @@ def check(scheduler, plan, others):
 
 
 class OldestGivesWay(Scheduler):
-    """A policy that preempts a sequence which has its slots for this step already."""
+    """Short answers first; and a policy that preempts a sequence which has its slots for this step already."""
+
+    def order(self, sequence):
+        return sequence.max_tokens, *super().order(sequence)
 
     def victim(self):
         return self.running[0]
@@ -226,38 +228,7 @@ def test_admission_counts_to_the_block(num_blocks, caching, shared, new_tokens, 
     assert scheduler.may_admit(later) is may
 
 
-@pytest.mark.parametrize("kind", SCHEDULERS)
-def test_copies_of_a_preempted_sequence_are_not_made(kind):
-    """And what was to be copied is not there to be swapped. The others go on, one of them in the block that it got."""
-    pool = BlockPool(4, 4)
-    scheduler = type("Policy", (OldestGivesWay, kind), {})(pool, 100, 10)
-    first, other = sequence_of(pool, [1] * 6), sequence_of(pool, [2] * 4, 1)
-    first.table.append(6)
-    other.table.append(4)
-    scheduler.running += [first, first.fork(1), other]
-    for sequence in scheduler.running:
-        sequence.token_ids.append(3)
-    plan = scheduler.schedule()
-    assert (plan.preempted, plan.copies) == ({first: "recompute"}, [])
-    assert [chunk.sequence for chunk in plan.chunks] == scheduler.running
-
-
 # A reader's own policies ----------------------------------------------------------------------------------------------
-
-
-class Urgent(Scheduler):
-    """Short answers first."""
-
-    def order(self, sequence):
-        return sequence.max_tokens, sequence.request_id
-
-
-def test_a_policy_of_the_readers_own(tiny):
-    llm = toy(tiny, scheduler=Urgent, max_sequences=1)
-    order = []
-    llm.on_step(lambda: order.extend(each.request_id for each in llm.plan.admitted))
-    llm.generate([[1] * 4] * 3, [exactly(n) for n in (9, 2, 5)])
-    assert order == [1, 2, 0]
 
 
 def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
