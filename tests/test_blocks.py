@@ -134,6 +134,7 @@ class BlockMachine(RuleBasedStateMachine):
             return
         table = BlockTable(self.pool)
         table.block_ids, table.num_tokens = [self.pool.share(block_id)], self.size
+        assert self.events[-1].kind == ("revive" if block_id in self.cached else "share")
         if block_id in self.cached:
             self.contents[block_id] = self.cached.pop(block_id)
         self.counts[block_id] += 1

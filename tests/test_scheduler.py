@@ -22,6 +22,7 @@ from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
 from support.engines import (
+    SCHEDULERS,
     all_ids_of,
     assert_idle,
     exactly,
@@ -226,6 +227,22 @@ def test_admission_counts_to_the_block(num_blocks, caching, shared, new_tokens, 
     scheduler.schedule()
     first.token_ids.append(3)
     assert scheduler.may_admit(later) is may
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_copies_of_a_preempted_sequence_are_not_made(kind):
+    """And what was to be copied is not there to be swapped. The others go on, one of them in the block that it got."""
+    pool = BlockPool(4, 4)
+    scheduler = type("Policy", (OldestGivesWay, kind), {})(pool, 100, 10)
+    first, other = sequence_of(pool, [1] * 6), sequence_of(pool, [2] * 4, 1)
+    first.table.append(6)
+    other.table.append(4)
+    scheduler.running += [first, first.fork(1), other]
+    for sequence in scheduler.running:
+        sequence.token_ids.append(3)
+    plan = scheduler.schedule()
+    assert (plan.preempted, plan.copies) == ({first: "recompute"}, [])
+    assert [chunk.sequence for chunk in plan.chunks] == scheduler.running
 
 
 # A reader's own policies ----------------------------------------------------------------------------------------------
