@@ -10,8 +10,10 @@ import pagedlab_fast
 from pagedlab import LLM, BlockPool, BlockTable, KVCache, SamplingParams
 from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.beam import beam_search
+from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import DraftModel, PromptLookup
 from pagedlab.scheduler import Scheduler
+from pagedlab_serve.engine_thread import EngineThread
 from support.refused import refused
 
 ODD = ["1", b"x", [], [0.5], {}, {1}, object(), 1j, "x" * 5000, (), np.zeros((2, 1))]
@@ -29,6 +31,9 @@ NOT = {  # what no argument of that kind may be
     "block": [*ODD, *NUMBERS, None, True, -1, 8, 2**70],
     "share or none": [*ODD, *NUMBERS, None, True, -0.1, 1.1],
     "whole or none": [*ODD, *NUMBERS, True, -1],
+    "repetition": [*ODD, math.nan, None, 0, -1, 101],
+    "penalty": [*ODD, math.nan, None, -2.1, 3],
+    "bias": [5, "ab", [3], {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}],
     "stops": ["", ("a", ""), (1,), 5, b"end", [b"end"]],
     "function or none": [3, "penalties"],
     "sampling": [5, "x", {"max_tokens": 3}, object(), [5]],
@@ -71,6 +76,7 @@ def calls(tiny):
     each(sizes, "count", KVCache, **dict.fromkeys(sizes.split(), 1))
     each("prompt", "prompt", llm.add)
     each("salt", "text", llm.add, prompt=[5, 6, 7])
+    each("max_waiting", "count", EngineThread, llm=llm)
 
     def stream(prompt, sampling=None):
         next(llm.stream(prompt, sampling))
@@ -93,6 +99,9 @@ def calls(tiny):
     each("stop", "stops", SamplingParams)
     each("adjust", "function or none", SamplingParams)
     each("temperature", "number", SamplingParams)
+    each("repetition", "repetition", Penalties)
+    each("presence frequency", "penalty", Penalties)
+    each("bias", "bias", Penalties)
     each("ignore_eos", "flag", SamplingParams)
     return made, state
 
@@ -109,7 +118,7 @@ def test_bad_arguments_are_refused_in_one_line(calls, kind):
             said = str(caught.value)
             assert len(said) < 400
             owner, _, argument = name.partition(".")
-            assert argument in said or owner not in ("SamplingParams", "Scheduler", "KVCache")
+            assert argument in said or owner not in ("SamplingParams", "Penalties", "Scheduler", "KVCache")
             assert state() == before
 
 

@@ -10,7 +10,7 @@ from pagedlab import OutOfBlocks, SamplingParams
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.beam import beam_search, beams
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
-from support.engines import TEXT, assert_idle, breaking_at, drain, exactly, finished, ids_of
+from support.engines import assert_idle, breaking_at, drain, exactly, finished, ids_of, prompt_of
 from support.engines import engine as poisoned
 from support.faults import Fault, raising_at
 from support.refused import refused
@@ -18,10 +18,6 @@ from support.refused import refused
 
 def engine(model, num_blocks=256, block_size=4, **options):
     return poisoned(model, num_blocks, block_size, **options)
-
-
-def prompt_of(model, length, offset=0):
-    return model.encode(TEXT)[offset : offset + length]
 
 
 def hugging_face_beams(model, prompt, width, max_tokens, length_penalty=1.0):
@@ -104,14 +100,6 @@ def test_beams_that_run_to_the_end_are_those_of_generate(tiny, width, length, pe
         return
     # A score is the sum over length ** penalty, so below 0 the penalty multiplies the error of the sum.
     assert_same_beams(outputs, hugging_face_beams(tiny, prompt, **options), 1e-4 * max(1, 20**-penalty))
-
-
-def test_beams_of_real_qwen(qwen):
-    prompt = qwen.encode("The three largest cities of Italy are")
-    llm = engine(qwen, 64, 16)
-    outputs = beam_search(llm, prompt, width=4, max_tokens=8)
-    assert_same_beams(outputs, hugging_face_beams(qwen, prompt, 4, 8))
-    assert_idle(llm)
 
 
 # Blocks, counted in the pool -----------------------------------------------------------------------------------------

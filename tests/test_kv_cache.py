@@ -64,11 +64,6 @@ def test_a_cache_has_a_float_dtype(dtype):
         KVCache(1, 1, 1, 1, 1, dtype=dtype)
 
 
-def test_bytes_of_a_block():
-    cache = KVCache(24, 2, 16, 2, 64, torch.bfloat16)
-    assert cache.bytes_per_block == 2 * 24 * 16 * 2 * 64 * 2 == (cache.keys.nbytes + cache.values.nbytes) // 2
-
-
 def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch):
     for name, told in (
         ("mem_get_info", (3 << 30, 80 << 30)),

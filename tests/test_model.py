@@ -255,15 +255,6 @@ def test_gguf_files_that_are_none(content, tmp_path):
 # What a model is asked --------------------------------------------------------------------------------------------
 
 
-def test_prompts_of_three_kinds(tiny):
-    assert tiny.encode("a cat") == tiny.tokenizer("a cat")["input_ids"]
-    assert tiny.encode([5, 6, 7]) == [5, 6, 7]
-    messages = [{"role": "user", "content": "hello"}]
-    text = tiny.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert "hello" in text
-    assert tiny.encode(messages) == tiny.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 @pytest.mark.parametrize("template", [None, "{{ raise_exception('first line\nsecond') }}", "{{ 1 // 0 }}"])
 def test_templates_that_do_not_work(template, spoilt):
     (spoilt / "chat_template.jinja").unlink()
@@ -333,11 +324,3 @@ def test_a_gguf_file_is_the_same_model(tmp_path, tiny):
     assert_same_weights(model, tiny)
     text = "Once upon a time there was a library."
     assert model.encode(text) == tiny.encode(text)
-
-
-def test_a_real_qwen(qwen):
-    cache = qwen.kv_cache(1, 16)
-    assert cache.keys.shape == (24, 1, 16, 2, 64)
-    assert qwen.eos_token_ids
-    assert qwen.decode(qwen.encode("Why is the sky blue?")) == "Why is the sky blue?"
-    assert qwen.encode([{"role": "user", "content": "hi"}])[-3:] == qwen.encode("<|im_start|>assistant\n")

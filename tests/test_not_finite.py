@@ -19,12 +19,11 @@ from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
 from pagedlab.sampling import NO_TOKEN, sample_rows
-from pagedlab_serve.app import create_app
-from pagedlab_serve.background import BackgroundServer
 from pagedlab_serve.cli.chat import converse
 from pagedlab_serve.cli.main import main
 from support.drafters import Recalls
 from support.engines import assert_idle, breaking_at, broken_by, engine, exactly, output_of, prompts_of, texts_of
+from support.served import serving
 
 LENGTHS = [20, 33, 7]
 NEW = 12
@@ -140,7 +139,7 @@ def no_constant(name):
 @pytest.fixture(scope="module")
 def post(breaking):
     """Post a body: the status, and the answer's JSON or its events."""
-    with BackgroundServer(create_app(LLM(breaking, num_blocks=128, verbose=False))) as running:
+    with serving(LLM(breaking, num_blocks=128)) as running:
 
         def ask(**body):
             body = {"temperature": 0, "ignore_eos": True, "max_tokens": NEW, **body}

@@ -9,7 +9,6 @@ from transformers.generation import logits_process as hf
 from pagedlab import LLM
 from pagedlab.recipes.penalties import Penalties
 from support.engines import engine, exactly, output_of
-from support.refused import refused
 
 V = 50
 
@@ -70,19 +69,6 @@ def test_any_function_of_the_logits(tiny):
     assert (failed.finish_reason, failed.token_ids) == ("error", [])
     assert len(plain.token_ids) == 4
     assert llm.pool.num_used == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "bad"),
-    [
-        *(("repetition", bad) for bad in (0, -1, 101, None)),
-        *((name, bad) for name in ("presence", "frequency") for bad in (-2.1, 3, float("nan"))),
-        *(("bias", bad) for bad in (5, {1: 101}, {-1: 3}, {"a": 1}, {1.5: 1}, [3], "ab")),
-    ],
-)
-def test_bad_values_are_named(name, bad):
-    with refused(name):
-        Penalties(**{name: bad})
 
 
 def test_a_tiny_repetition_penalty_leaves_a_distribution_to_draw_from(tiny):

@@ -12,11 +12,7 @@ from pagedlab_lessons.traces import shared_prompts
 
 from pagedlab import SamplingParams
 from pagedlab.recipes.eviction import POOLS
-from support.engines import TEXT, assert_idle, engine, exactly, ids_of, output_of
-
-
-def part_of(model, length, offset=0):
-    return (3 * model.encode(TEXT))[offset : offset + length]
+from support.engines import assert_idle, engine, exactly, ids_of, output_of, prompt_of
 
 
 def answer(llm, prompt):
@@ -44,10 +40,10 @@ def test_cold_and_cached_logits_are_equal(tiny, exact, hugging_face, block_size,
     cold = engine(model, 256, size, prefix_caching=False)
     for shared in sorted({1, size - 1, size, size + 1, 3 * size} - {0}):
         for tail in sorted({0, 1, size}):
-            prompt = part_of(model, shared) + part_of(model, tail, 300)
+            prompt = prompt_of(model, shared) + prompt_of(model, tail, 300)
             cold_ids, cold_logits = answer(cold, prompt)
             warm = engine(model, 256, size)
-            answer(warm, part_of(model, shared) + part_of(model, 2 * size, 200))
+            answer(warm, prompt_of(model, shared) + prompt_of(model, 2 * size, 200))
             for known in (shared, len(prompt)):
                 ids, logits = answer(warm, prompt)
                 assert warm.stats.cached_tokens == min(known, len(prompt) - 1) // size * size
@@ -71,16 +67,9 @@ def test_the_engine_finds_what_the_cache_alone_would(tiny):
     assert sum(len(prompt) // 16 for prompt, _ in served) > 50 + len(llm.prefix_cache), "blocks were evicted"
 
 
-def test_salts(tiny):
-    llm, prompt = engine(tiny, 64, 4), part_of(tiny, 18)
-    for salt, found in [(None, 0), ("a", 0), ("b", 0), ("a", 16), (None, 16), ("", 0), ("b", 16)]:
-        llm.generate(prompt, exactly(2), salt=salt)
-        assert llm.stats.cached_tokens == found, f"salt {salt!r}"
-
-
 def test_prompts_of_one_step_share_what_they_begin_with(tiny, hugging_face):
     """A burst of sixteen that have 192 tokens in common: the first computes them, and the others find them."""
-    prompts = [[*part_of(tiny, 192), *part_of(tiny, 20, 50 + i)] for i in range(16)]
+    prompts = [[*prompt_of(tiny, 192), *prompt_of(tiny, 20, 50 + i)] for i in range(16)]
     llm = engine(tiny, 512, 16)
     got = ids_of(llm.generate(prompts, exactly(4)))
     assert llm.stats.cached_tokens == 15 * 192

@@ -55,7 +55,10 @@ def check(scheduler, plan, others):
 
 
 class OldestGivesWay(Scheduler):
-    """A policy that preempts a sequence which has its slots for this step already."""
+    """Short answers first; and a policy that preempts a sequence which has its slots for this step already."""
+
+    def order(self, sequence):
+        return sequence.max_tokens, *super().order(sequence)
 
     def victim(self):
         return self.running[0]
@@ -243,21 +246,6 @@ def test_copies_of_a_preempted_sequence_are_not_made(kind):
 
 
 # A reader's own policies ----------------------------------------------------------------------------------------------
-
-
-class Urgent(Scheduler):
-    """Short answers first."""
-
-    def order(self, sequence):
-        return sequence.max_tokens, sequence.request_id
-
-
-def test_a_policy_of_the_readers_own(tiny):
-    llm = toy(tiny, scheduler=Urgent, max_sequences=1)
-    order = []
-    llm.on_step(lambda: order.extend(each.request_id for each in llm.plan.admitted))
-    llm.generate([[1] * 4] * 3, [exactly(n) for n in (9, 2, 5)])
-    assert order == [1, 2, 0]
 
 
 def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):

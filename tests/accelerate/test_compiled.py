@@ -7,6 +7,7 @@ those of an H200 in bf16, on a model with few numbers in its layers and heads of
 
 import inspect
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ import torch
 pytest.importorskip("triton")
 
 from torch.nn import functional
+from triton.backends.compiler import BaseBackend
 from triton.runtime.interpreter import InterpretedFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
+from triton.runtime.jit import JITFunction, native_specialize_impl
 
 from pagedlab import SamplingParams, kernels
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import attention, plan
-from pagedlab.kernels.runtime import INTERPRETED, tl
+from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab.model import Model
 from pagedlab.recipes.speculative import PromptLookup
 from pagedlab.sampling import sample_chunks
@@ -38,27 +40,25 @@ WRITTEN = {"out", "q_out", "tokens"}  # arguments that others read, zeros here
 ON_THE_DEVICE = {"begin_kernel", "advance_kernel"}  # these are run: the engine would not come to an end without them
 
 
+@cache
+def parameters_of(kernel):
+    """What Triton knows of a kernel's parameters, by name."""
+    return {each.name: each for each in JITFunction(kernel.fn, **kernel.kwargs).params}
+
+
 def variant(kernel, args, options):
     """All that Triton compiles a kernel anew for."""
-    parameters = inspect.signature(kernel.fn).parameters
-    named = dict(zip(parameters, args, strict=False)) | {k: v for k, v in options.items() if k in parameters}
-    plain = set(kernel.kwargs.get("do_not_specialize") or ())
-    anywhere = plain | set(kernel.kwargs.get("do_not_specialize_on_alignment") or ())
+    parameters = parameters_of(kernel)
 
-    def kind(name, value):
-        if parameters[name].annotation in (tl.constexpr, "tl.constexpr") or value is None:
+    def kind(parameter, value):
+        if parameter.is_constexpr:
             return value
-        if isinstance(value, torch.Tensor):
-            return str(value.dtype), name in anywhere or value.data_ptr() % 16 == 0
-        if isinstance(value, TensorDescriptor):
-            return str(value.base.dtype), *value.block_shape
-        if isinstance(value, bool) or not isinstance(value, int):
-            return type(value).__name__
-        special = None if name in plain else 1 if value == 1 else value % 16 == 0
-        return "i32" if -(2**31) <= value < 2**31 else "i64", special
+        specialises, aligns = not parameter.do_not_specialize, not parameter.do_not_specialize_on_alignment
+        return native_specialize_impl(BaseBackend, value, False, specialises, aligns)
 
-    kinds = tuple((name, kind(name, value)) for name, value in named.items())
-    return kernel.fn.__name__, kinds, tuple(sorted((k, v) for k, v in options.items() if k not in parameters))
+    named = dict(zip(parameters, args, strict=False)) | options
+    kinds = {name: kind(parameters[name], value) if name in parameters else value for name, value in named.items()}
+    return kernel.fn.__name__, tuple(sorted(kinds.items()))
 
 
 @contextmanager

@@ -37,7 +37,6 @@ from support.engines import (
     assert_idle,
     breaking_at,
     broken_by,
-    come_and_go,
     engine,
     exactly,
     ids_of,
@@ -135,11 +134,6 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, options):
         assert [output.text for output in one.outputs] == [output.text for output in other.outputs]
     assert (llm.stats.preemptions > 0) == ("num_blocks" in options)
     assert_idle(llm)
-
-
-def test_windows_among_arrivals_and_aborts(tiny, mixed_texts, rng):
-    llm = ahead_engine(tiny, 32, 4, max_sequences=4, max_prompt_tokens=5)
-    come_and_go(llm, prompts_of(tiny, MIXED_LENGTHS), MIXED, texts_of(mixed_texts), rng)
 
 
 def window_sizes(llm):

@@ -27,7 +27,6 @@ from support.engines import (
     exactly,
     ids_of,
     prompts_of,
-    smallest,
     texts_of,
 )
 from support.ranks import listening, other_rank, two
@@ -42,9 +41,7 @@ ENDED = r"^rank 1 has ended \(exit code -9\)$"
 # The same tokens ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"max_batch_tokens": 13}, {"num_blocks": smallest(LENGTHS, NEW, 4) + 4, "block_size": 4}]
-)
+@pytest.mark.parametrize("options", [{}, {"max_batch_tokens": 13}, {"num_blocks": 26, "block_size": 4}])
 def test_texts_are_those_of_one_rank(tiny, rng, options):
     """Greedy, sampled and forked, so copied on write; prompts in chunks, and cached; in a pool that is short."""
     prompts = prompts_of(tiny, LENGTHS)

@@ -6,7 +6,6 @@ import sys
 from types import ModuleType
 from unittest.mock import Mock
 
-import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -14,7 +13,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import normalise_notebooks
 from colab_cell import colab_cell, is_for_colab
 from support.packages import installed_by
-from support.paths import ROOT
 from time_notebooks import code_of
 
 
@@ -32,13 +30,6 @@ def test_once_published_a_notebook_has_the_cell_after_its_navigation(monkeypatch
         assert list(map(is_for_colab, notebook.cells)) == [False, False, *[True] * bool(address), False]
         assert normalise_notebooks.with_colab_cell(copy.deepcopy(notebook)) == notebook
         assert code_of(notebook, "cpu") == code_of(plain, "cpu"), "it is the same notebook"
-
-
-def test_committed_notebooks_have_the_cell_once_there_is_an_address():
-    for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
-        found = [cell.source for cell in nbformat.read(path, as_version=4).cells if is_for_colab(cell)]
-        if normalise_notebooks.repository() or found:
-            assert found == [colab_cell(normalise_notebooks.repository()).source]
 
 
 @pytest.fixture

@@ -63,9 +63,8 @@ def drawings_of(values):
             yield from ElementTree.fromstring(f"<p>{page}</p>").iter("svg")  # noqa: S314
 
 
-def test_drawings_keep_their_words_inside_and_a_click_moves_a_control():
+def test_drawings_keep_their_words_inside():
     for where, values in explorers():
-        controls = {control["name"]: list(map(str, control["options"])) for control in values["controls"]}
         for drawing in drawings_of(values):
             left, _, width, height = map(float, drawing.get("viewBox").split())
             for text in drawing.iter("text"):
@@ -74,7 +73,3 @@ def test_drawings_keep_their_words_inside_and_a_click_moves_a_control():
                     right = x + float(text.get("textLength", letters))
                     assert left - 1 <= x <= right <= left + width + 3, f"{where}: {text.text}"
                     assert float(text.get("y")) <= height + 1, f"{where}: {text.text}"
-            for part in drawing.iter("g"):
-                if goes := part.get("data-set"):
-                    name, _, value = goes.partition("=")
-                    assert value in controls[name], f"{where}: {goes}"

@@ -12,7 +12,6 @@ from pagedlab.recipes.logprobs import score
 from pagedlab_serve.engine_thread import NEVER, SWITCH, EngineError, EngineThread, Ticket
 from support.engines import assert_idle, exactly
 from support.faults import Fault, raising_at
-from support.refused import refused
 from support.waiting import until
 
 
@@ -137,8 +136,3 @@ def test_a_loop_that_is_closed_disturbs_nobody(tiny):
         assert asyncio.run(stay(engine)) == "ok"
         until(lambda: not engine.running)
     assert_idle(llm)
-
-
-def test_a_queue_of_no_place_is_refused(tiny):
-    with refused("max_waiting must be a whole number of at least 1, got 0"):
-        EngineThread(LLM(tiny, num_blocks=8), max_waiting=0)

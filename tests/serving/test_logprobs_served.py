@@ -9,18 +9,7 @@ from pagedlab.sampling_params import TokenLogprob
 from pagedlab_serve.logprobs import LEAST, Places, Spelling, of_chat, of_completion
 from support.engines import plain_logits
 from support.sentencepiece import BYTES, whole_words
-from support.served import CHAT, MODEL, STORY, ask, chat, client_of, serving
-
-
-@pytest.fixture(scope="module")
-def server(tiny):
-    with serving(LLM(tiny, num_blocks=256, max_batch_tokens=64, verbose=False)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return client_of(server)
+from support.served import CHAT, MODEL, STORY, ask, chat
 
 
 def close(a, b):

@@ -46,22 +46,6 @@ def wait_for(url, headers=None, **values):
 
 
 @pytest.fixture(scope="module")
-def llm(tiny):
-    return LLM(tiny, num_blocks=256)
-
-
-@pytest.fixture(scope="module")
-def server(llm):
-    with serving(llm) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return client_of(server)
-
-
-@pytest.fixture(scope="module")
 def alone(tiny):
     """Another engine over the same model, to compare with."""
     return LLM(tiny, num_blocks=256)

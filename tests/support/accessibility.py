@@ -1,4 +1,4 @@
-"""axe-core on a page: what it calls serious or critical. Imported, not collected.
+"""axe-core on a page: the rules that it breaks. Imported, not collected.
 
 `make lint` and `make test-js` install axe-core with npm, at the version that package-lock.json names.
 """
@@ -27,9 +27,3 @@ def violations(page) -> list[dict[str, str]]:
     page.evaluate(axe())
     broken = page.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")
     return [{"impact": rule["impact"], "id": rule["id"], "node": rule["nodes"][0]["html"]} for rule in broken]
-
-
-def serious(page) -> list[str]:
-    """The serious and the critical ones, one line each."""
-    found = violations(page)
-    return [f"{one['id']}: {one['node']}" for one in found if one["impact"] in ("serious", "critical")]

@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 
 from pagedlab.attention import paged_attention
 
-HEADS = [(4, 4), (8, 2), (5, 1), (14, 2), (28, 4)]
+HEADS = [  # of queries and of keys, and how large they are
+    ((4, 4), 64),
+    ((8, 2), 80),
+    ((5, 1), 96),
+    ((14, 2), 128),
+    ((28, 4), 64),
+    ((2, 1), 256),
+    ((32, 1), 16),
+    ((3, 1), 8),
+]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of the kernels, which run in the interpreter on a CPU
 # No bf16 on the CPU: the interpreter's tl.dot is wrong there.
 KERNEL_DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")

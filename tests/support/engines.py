@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pagedlab import LLM, BlockPool, Completion, KVCache, SamplingParams
-from pagedlab.blocks import BlockTable, blocks_for
+from pagedlab.blocks import BlockTable
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler, Sequence
 
@@ -39,8 +39,9 @@ def prompts_of(model: Model, lengths: list[int]) -> list[list[int]]:
     return [ids[7 * i : 7 * i + n] for i, n in enumerate(lengths)]
 
 
-def prompt_of(model: Model, length: int) -> list[int]:
-    return prompts_of(model, [length])[0]
+def prompt_of(model: Model, length: int, offset: int = 0) -> list[int]:
+    """So many tokens of the text, which begins anew behind its end."""
+    return (3 * model.encode(TEXT))[offset : offset + length]
 
 
 def poison(cache: KVCache):
@@ -149,8 +150,3 @@ def come_and_go(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]
         assert texts_of([completion]) == [texts[i]], i
     assert sorted(done) == [i for i in range(len(prompts)) if i not in aborted]
     assert_idle(llm)
-
-
-def smallest(lengths: list[int], new_tokens: int, block_size: int) -> int:
-    """Return how many blocks the smallest pool has that can run each of these sequences alone."""
-    return max(blocks_for(n + new_tokens - 1, block_size) for n in lengths)
