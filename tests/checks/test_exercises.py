@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from pagedlab_lessons.capstone import OPTIONS, Workbench
 from pagedlab_lessons.checks import check
 
 from pagedlab.kernels.runtime import INTERPRETED
@@ -109,6 +110,14 @@ def test_other_right_answers_pass(name, answer):
 @of_each(RIGHT_EDITS)
 def test_other_right_edits_pass(name, answer):
     result = getattr(check, name)(edited_answer(name, *answer))
+    assert result.status == "passed", str(result)
+
+
+@interpreted
+def test_the_seven_solutions_of_15_make_an_engine():
+    mine = Workbench()
+    mine.parts = {name: edited_answer(name) for name in OPTIONS}
+    result = check.my_engine(mine)
     assert result.status == "passed", str(result)
 
 

@@ -28,6 +28,7 @@ from pagedlab_lessons.drawing.blocks import (
     Word,
     blocks_of,
     described,
+    owned,
     pool,
     rows,
     slots,

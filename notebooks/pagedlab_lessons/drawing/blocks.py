@@ -85,6 +85,11 @@ class Owner(NamedTuple):
     filled: float = 1.0
 
 
+def owned(*colors: str) -> tuple[Owner, ...]:
+    """Return nameless owners with these colours."""
+    return tuple(Owner("", Look(color)) for color in colors)
+
+
 @dataclass(frozen=True)
 class Block:
     """A block of a pool.
@@ -365,7 +370,7 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
         else:
             drawn += _line_of_words(block, place, font)
         if grid.head and block.number is not None:
-            name = f"block {block.number}"
+            name = f"block {block.number}{block.note}"
             drawn.append(draw.label(place.x + 1, place.y - 4, name, 11, draw.SOFT))
         if size and any(word.say for word in block.words):
             parts += drawn  # the words can be pointed at, and not the block

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
-from pagedlab_lessons.drawing import Block, Drawing, Owner, Word
+from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, owned
 from pagedlab_lessons.drawing.flow import Blocks, Legend, page, title
 
 # The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
@@ -29,7 +29,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         _block_of_others(number, pool.refcount(number), size) for number in range(pool.num_blocks)
     ]
     for entry, number in enumerate(table.block_ids):
-        owner = (Owner("", Look(ENTRY_COLORS[entry % len(ENTRY_COLORS)])),)
+        owner = owned(ENTRY_COLORS[entry % len(ENTRY_COLORS)])
         positions = range(entry * size, (entry + 1) * size)
         text.append(Block(None, owner, words=_words(texts, table, positions, positions)))
         entries.append(Block(None, owner, words=(_entry(entry, number, positions, len(texts)),)))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
+from pagedlab_lessons.colors import NEUTRAL, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
@@ -16,12 +16,12 @@ from pagedlab_lessons.drawing import (
     Block,
     Drawing,
     Grid,
-    Owner,
     Place,
     Word,
     box,
     label,
     linked,
+    owned,
     plain,
     slots,
     wide,
@@ -290,7 +290,7 @@ class _BeamTree:
         names = _listed(sorted(map(self._name_of, beams)))
         return Block(
             block,
-            tuple(Owner("", Look(self._color(beam))) for beam in beams),
+            owned(*map(self._color, beams)),
             words=() if is_narrow else tuple(map(Word, words)),
             note=f"{len(beams)} beams" if len(beams) > 1 and not is_narrow else "",
             say=f"block {block}, held by beam {names}: {' '.join(words)}",
@@ -350,7 +350,7 @@ def _candidate(number: int, beam: Tried, token: str, logprob: float, worst: floa
     text = plain(token)
     kind = "new" if is_winner else "empty"
     words = tuple(Word(word, kind) for word in (text, f"{logprob:.2f}", f"{total:.2f}"))
-    owners = (Owner("", Look(sequence_color(number))),) if is_winner else ()
+    owners = owned(sequence_color(number)) if is_winner else ()
     say = f"{text!r}: {beam.total:.2f} and {logprob:.2f} are {total:.2f}, "
     say += "one of the largest sums." if is_winner else "too little."
     return Block(None, owners, words=words, links=(f"beam{number}",), say=say)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import Block, Drawing, Grid, Owner, Word, plain, slots
+from pagedlab_lessons.drawing import Block, Drawing, Grid, Word, owned, plain, slots
 from pagedlab_lessons.drawing.flow import Drawn, Legend, Space, grid_in, note, page
 
 
@@ -110,7 +110,7 @@ def _block(
     words = [Word(plain(t), "marked" if i in differ else "stored") for i, t in enumerate(mine)]
     return Block(
         prompt.blocks[at],
-        (Owner("", Look(sequence_color(0 if at in shared else 1 + me))),),
+        owned(sequence_color(0 if at in shared else 1 + me)),
         words=tuple(words),
         note=note,
         mark=mark,

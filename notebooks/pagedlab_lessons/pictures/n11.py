@@ -20,13 +20,13 @@ from pagedlab_lessons.drawing import (
     SOFT,
     Block,
     Drawing,
-    Owner,
     Table,
     Word,
     blocks_of,
     box,
     label,
     linked,
+    owned,
     shape,
 )
 from pagedlab_lessons.drawing.flow import (
@@ -268,7 +268,7 @@ def _tick(stage: int, time: int, stages: int, batches: int) -> Block:
 
 def _cell(color: int, word: Word, link: str, say: str) -> Block:
     """A box with one word."""
-    owners = (Owner("", Look(sequence_color(color))),)
+    owners = owned(sequence_color(color))
     return Block(None, owners, words=(word,), links=(link,), say=say)
 
 

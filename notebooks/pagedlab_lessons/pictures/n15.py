@@ -64,6 +64,6 @@ def draw_parts(part: str) -> Drawing:
     return page(
         f"{part}:",
         boxes,
-        note("Filled: you write it. White: it is given. Upper row: the way of a step."),
+        note("Filled: you write it. Empty: it is given. The first six are a step, in order."),
         more=PARTS[now].said,
     )
