@@ -68,6 +68,7 @@ class _TwoStories:
             Beside([self._story(me) for me in (0, 1)]),
             more=more,
             width=WIDTH,
+            shown_width=980,  # so that text, controls and picture fit on one screen
         )
 
     def _is_overwritten(self) -> bool:
