@@ -366,9 +366,6 @@ class Scheduler:
         """Take back the slots that a sequence got in this step, if a policy preempts such a one."""
         for chunk in self.plan.chunks:
             if chunk.sequence is sequence:
-                # Blocks that it would have filled may be registered already.
-                for block_id in sequence.table.block_ids[chunk.start // self.pool.block_size :]:
-                    self.pool.forget(block_id)
                 sequence.table.truncate(chunk.start)
                 self.budget += chunk.stop - chunk.start
         self.plan.chunks = [chunk for chunk in self.plan.chunks if chunk.sequence is not sequence]

@@ -35,7 +35,8 @@ from support.toy import likeliest, toy, toy_ahead
 def check(scheduler, plan, others):
     """What must hold of every plan."""
     chunks, queues = plan.chunks, scheduler.queues()
-    assert sum(chunk.stop - chunk.start for chunk in chunks) <= scheduler.max_batch_tokens
+    num_tokens = sum(chunk.stop - chunk.start for chunk in chunks)
+    assert scheduler.budget == scheduler.max_batch_tokens - num_tokens >= 0
     assert all(chunk.stop > chunk.start for chunk in chunks), "a chunk without a token"
     assert len({chunk.sequence for chunk in chunks}) == len(chunks)
     assert sum(1 + each.num_to_fork for each in scheduler.running) <= scheduler.max_sequences
