@@ -18,7 +18,7 @@ WORDS = {
         "Replace `...` with a list of block numbers and press Shift+Enter; a check answers at once.": (
             "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter; a check answers at once."
         ),
-        "The folded cell above fetches": "In Colab, the notebook's first cell fetches",
+        "into the folded cell above; it then fetches": "into the notebook's first cell in Colab; it then fetches",
     },
     "01_fragmentation": {
         "Run the folded cell (Shift+Enter): what": "Look at the picture: what",
@@ -44,12 +44,10 @@ WORDS = {
             "Move `late_score`, in the last block, to 89:"
         )
     },
-    "07_the_paged_kernel": {"times as fast. Run the folded cell.": "times as fast."},
+    "07_the_paged_kernel": {"times as much. Run the folded cell.": "times as much."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
-    "10_serving_qwen": {
-        "Run the folded cell and move `steps` and `ahead`.": "Move `steps` and `ahead`."
-    },
+    "10_serving_qwen": {"Run the folded cell. The first sentence": "The first sentence"},
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",

@@ -91,8 +91,8 @@ def online_attention(
     """Keep the largest score m, the sum of weights and the output in a single pass over the blocks.
 
     If a block has a larger score m', both sums are rescaled by exp(m - m'). The recurrence is from
-    Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). FlashAttention (Dao
-    et al., 2022, section 3.1) extends it to the weighted sum of values.
+    Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). Rabe and Staats
+    (2021) have it for the weighted sum of values, as has FlashAttention (Dao et al., 2022).
     """
     q = group_heads(q, k_cache.shape[2])
     m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]

@@ -36,7 +36,7 @@ MOVES = {
     "04_sampling_and_beams": (*STEP_BACK, "Step 15 of 15:", "Step 1 of 15:"),
     "05_prefix_caching": ('[data-name="second"]', ["End", *" Or not."], "kind", "Or"),
     "06_online_softmax": ('[data-name="late_score"]', ["End"], "score", "1,000"),
-    "07_the_paged_kernel": ('[data-name="rung"]', ["Home"], "Step 1 of 2:", "Step 1 of 13:"),
+    "07_the_paged_kernel": ('[data-name="rung"]', ["End"], "Step 1 of 13:", "Step 1 of 2:"),
     "08_qwen": (*STEP_BACK, "Step 9:", "Step 1:"),
     "09_continuous_batching": (*STEP_BACK, "After 40 steps", "After 0 steps"),
     "10_serving_qwen": ('[data-name="steps"]', ["End"], "windows of 1 step:", "windows of 16 steps:"),

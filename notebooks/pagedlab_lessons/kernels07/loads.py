@@ -221,7 +221,7 @@ def opening() -> Explorer:
     return explore(
         partial(_draw_opening, _loads_of_rungs()),
         caption,
-        rung=(rungs, rungs[-1]),
+        rung=(rungs, rungs[0]),
         progress=([round(100 * i / 12) for i in range(13)], 0),  # the longest has 13 steps
     )
 

@@ -116,7 +116,7 @@ class _Side(NamedTuple):
         moment = self.run[min(self.step, len(self.run) - 1)]
         waiting = sum(span.begin > self.step for span in spans.values())
         empty = places - sum(span.begin <= self.step <= span.end for span in spans.values())
-        state = f"waiting {waiting}, places empty {empty} of {places}"
+        state = f"in this step: waiting {waiting}, places empty {empty} of {places}"
         color = BAD if self.step and waiting and empty else INK
         tables = []
         for row, (key, sequence) in enumerate(moment.items()):
