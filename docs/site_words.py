@@ -40,9 +40,7 @@ WORDS = {
         "Run the folded cell and type in either box.": "Point at (or tap) a word. In JupyterLab you can type in either box."
     },
     "06_online_softmax": {
-        "Run the folded cell and move `late_score`, in the last block, to 89:": (
-            "Move `late_score`, in the last block, to 89:"
-        )
+        "Run the folded cell and move `late_score` to 89:": ("Move `late_score` to 89:")
     },
     "07_the_paged_kernel": {"times as much. Run the folded cell.": "times as much."},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},

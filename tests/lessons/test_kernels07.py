@@ -68,7 +68,7 @@ def test_ragged_tiles_cover_every_query_once_and_all_that_it_sees(rng):
     lengths = [40, *(rng.randint(1, 50) for _ in range(4))]
     queries = [40, *(rng.choice([1, rng.randint(1, length)]) for length in lengths[1:])]
     _, ax = figure()
-    draw_tiles(ax, trace_ragged(lengths, queries))
+    draw_tiles(ax, trace_ragged(lengths, queries=queries))
     bars = [(round(bar.get_y() + 0.5), bar.get_width(), bar.get_alpha()) for bar in ax.patches]
     solid = {row: width for row, width, alpha in bars if alpha is None}
     loaded = {row: width for row, width, alpha in bars if alpha}
@@ -103,7 +103,7 @@ def test_where_triton_compiles_another_process_interprets(monkeypatch):
 SCRIPT = """
 from pagedlab_lessons.kernels07 import watch
 watch.INTERPRETED = False
-print(watch.trace_ragged((20,), (1,)).stopped, "once")
+print(watch.trace_ragged((20,), queries=(1,)).stopped, "once")
 """
 
 

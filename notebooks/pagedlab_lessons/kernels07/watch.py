@@ -8,9 +8,8 @@ Each of the kernel's tensors has a margin, so an access outside of it is noticed
     memory.loads["k"], memory.stores["out"]     # program by program, element by element
 
 In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
-one that is no tensor's stops the kernel before it reads or writes. Compiled kernels keep their
-addresses to themselves: where there is a GPU, what is `interpreted` runs in a process of its own,
-and kernels travel there as source (`source_of`).
+one that is no tensor's stops the kernel first. Where kernels are compiled, what is `interpreted`
+runs in a process of its own, and kernels travel there as source (`source_of`).
 
     loads_in_puzzle    by a reader's kernel, in a puzzle's example
     loads_of_rungs     by each rung of the ladder
@@ -292,14 +291,12 @@ def _unpacked(item: Any) -> Any:
 
 
 def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Make a function run with Triton interpreted: here, or where it compiles here in a process of
-    its own.
-    """
+    """Run a function with Triton interpreted: where it compiles here, in a process of its own."""
 
     @wraps(function)
-    def run(*args: Any) -> _Result:
+    def run(*args: Any, **named: Any) -> _Result:
         if INTERPRETED:
-            return function(*args)
+            return function(*args, **named)
         # not run again there
         alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
         place = f"{function.__module__}:{function.__name__}"
@@ -308,13 +305,13 @@ def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
             alone,
             ProcessPoolExecutor(1, get_context("spawn")) as child,
         ):
-            return child.submit(_called, place, *map(_packed, args)).result()
+            return child.submit(_called, place, *map(_packed, args), **_packed(named)).result()
 
     return run
 
 
-def _called(place: str, *args: Any) -> Any:
-    return resolve_name(place)(*map(_unpacked, args))
+def _called(place: str, *args: Any, **named: Any) -> Any:
+    return resolve_name(place)(*map(_unpacked, args), **_unpacked(named))
 
 
 # What kernels load --------------------------------------------------------------------------------
