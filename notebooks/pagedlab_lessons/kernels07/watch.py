@@ -27,7 +27,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
 from multiprocessing import get_context
-from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
@@ -297,21 +296,21 @@ def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
     def run(*args: Any, **named: Any) -> _Result:
         if INTERPRETED:
             return function(*args, **named)
+        given = inspect.signature(function).bind(*args, **named)
         # not run again there
         alone = patch.multiple(sys.modules["__main__"], create=True, __file__=None, __spec__=None)
-        place = f"{function.__module__}:{function.__name__}"
         with (
             patch.dict(os.environ, TRITON_INTERPRET="1"),
             alone,
             ProcessPoolExecutor(1, get_context("spawn")) as child,
         ):
-            return child.submit(_called, place, *map(_packed, args), **_packed(named)).result()
+            return child.submit(_called, run, _packed(given.arguments)).result()
 
     return run
 
 
-def _called(place: str, *args: Any, **named: Any) -> Any:
-    return resolve_name(place)(*map(_unpacked, args), **_unpacked(named))
+def _called(run: Any, given: Any) -> Any:
+    return run(**_unpacked(given))
 
 
 # What kernels load --------------------------------------------------------------------------------
