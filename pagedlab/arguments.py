@@ -8,7 +8,9 @@ import math
 import operator
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -41,9 +43,12 @@ def real(
         most: the largest value.
         above: whether the value must be above `least`.
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if is_number and least <= value <= most and not (above and value == least):
-        return float(value)
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = float(value)
+    if least <= number <= most and not (above and number == least):
+        return number
     limit = f"above {least:g}" if above else f"of at least {least:g}"
     if most < sys.float_info.max:
         limit += f" and at most {most:g}"
@@ -79,10 +84,10 @@ def a_function(name: str, value: Any, takes: str) -> Any:
     return value
 
 
-def token_id_list(name: str, value: Any, most: float = math.inf) -> list[int]:
-    """Check a list of token ids from 0 to `most`."""
+def token_id_list(name: str, value: Any, most: float = math.inf, other: str = "") -> list[int]:
+    """Check a list of token ids from 0 to `most`. `other` says what else is accepted, if any."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, dict)):
-        raise ValueError(f"{name} must be a list of token ids, got {shown(value)}")
+        raise ValueError(f"{name} must be {other}a list of token ids, got {shown(value)}")
     label = f"a token id in {name}"
     return [integer(label, token_id, 0, most) for token_id in value]
 
@@ -114,4 +119,4 @@ def counted(count: int, noun: str) -> str:
 def in_short(error: BaseException) -> str:
     """The first sentence of an error's message, in one line of at most 200 characters."""
     first_sentence = " ".join(str(error).split()).partition(". ")[0]
-    return first_sentence[:200]
+    return textwrap.shorten(first_sentence, 200, placeholder=" ...")

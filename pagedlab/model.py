@@ -257,7 +257,8 @@ class Model:
         elif isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
             text = valid_text("the chat", self._apply_chat_template(prompt))
             prompt = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return token_id_list("the prompt", prompt, self.vocab_size - 1)
+        last = self.vocab_size - 1
+        return token_id_list("the prompt", prompt, last, "a text, a list of chat messages or ")
 
     def _apply_chat_template(self, messages: list[Any]) -> str:
         try:
@@ -266,8 +267,8 @@ class Model:
             )
         except Exception as error:  # a template may raise anything, and there may be none
             raise ValueError(
-                f"{self.name} has no chat template for these messages ({in_short(error)}): pass a "
-                "text"
+                f"{self.name} has no chat template for these messages ({in_short(error)}): give "
+                "each a role and a content, or pass a text"
             ) from None
 
     def checked_ids(self, prompt: Any) -> list[int]:

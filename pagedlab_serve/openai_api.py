@@ -7,6 +7,7 @@ engine does not have, may only ask for nothing. Other unknown fields are ignored
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Response
@@ -14,21 +15,31 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
     StringConstraints,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.sampling_params import SamplingParams
 
 T = TypeVar("T")
+
+
+def _nothing(value: Any) -> Any:
+    if value:
+        raise PydanticCustomError("unsupported", "this server does not support it: leave it out")
+    return value
+
+
 # Validation of a list ends at the first error, because 100,000 errors would take seconds.
 Some = Annotated[list[T], Field(min_length=1, max_length=2048, fail_fast=True)]
-Empty = Annotated[list[Any], Field(max_length=0)]
+Empty = Annotated[list[Any], BeforeValidator(_nothing), Field(max_length=0)]
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -267,12 +278,22 @@ class ApiError(Exception):
         self.body = ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=code))
 
 
+def _path(error: Any) -> str:
+    """Return the name of a wrong field, without pydantic's names of the field's forms."""
+    names = map(str, error["loc"][1:])  # the first name is "body", or "query"
+    return ".".join(name for name in names if name != "str" and not re.search(r"\W", name))
+
+
 def api_error(error: Exception) -> ApiError:
-    """Return an error of pydantic or Starlette in OpenAI's form, in their own words."""
+    """Return an error of pydantic or Starlette in OpenAI's form, mostly in their own words."""
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"][1:]))  # the first name is "body", or "query"
-        return ApiError(400, f"{path}: {first['msg']}" if path else first["msg"], path or None)
+        errors = error.errors()
+        path = _path(errors[0])
+        if not path or errors[0]["type"] == "json_invalid":
+            return ApiError(400, "send a JSON object, with Content-Type: application/json")
+        # Each form of a field that has several forms has an error of its own.
+        words = dict.fromkeys(each["msg"] for each in errors if _path(each) == path)
+        return ApiError(400, f"{path}: {' or '.join(words)}", path)
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
     assert isinstance(error, ApiError)

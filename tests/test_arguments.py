@@ -147,3 +147,9 @@ def test_bad_arguments_are_found_before_a_model_is_loaded(arguments, message, mo
     monkeypatch.setattr("pagedlab.model.read_config", lambda *_: pytest.fail("a model was loaded"))
     with refused(message):
         pagedlab_fast.LLM(**arguments)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_narrow_number_is_compared_without_a_warning(kind):
+    assert SamplingParams(temperature=kind(0.5)).temperature == 0.5

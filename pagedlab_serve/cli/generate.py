@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,10 +36,10 @@ Stop = Annotated[
     typer.Option(help="A text that ends the answer and is no part of it; may be repeated."),
 ]
 Attention = Annotated[
-    str,
+    Literal["auto", "torch", "triton", "concat", "safe", "online"],
     typer.Option(
-        help="torch, triton, concat, safe or online; concat joins all keys of a sequence, safe and "
-        "online go block by block, in two passes and in one; auto is the fastest here.",
+        help="concat joins all keys of a sequence, safe and online go block by block, in two "
+        "passes and in one; auto is the fastest here.",
     ),
 ]
 Ranks = Annotated[int, typer.Option(min=1, help="Processes that share the model, a part each.")]

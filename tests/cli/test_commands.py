@@ -35,7 +35,7 @@ def run(*arguments):
         (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
         (["generate", "", *TINY], "error: the prompt is empty"),
-        (["generate", "hi", *TINY, "--attention", "nix"], "error: an attention backend that is no function"),
+        (["generate", "hi", *TINY, "--attention", "nix"], "'nix' is not one of 'auto', 'torch', 'triton'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
         (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),
         (["serve", "--api-key", ""], "a key is empty: give --api-key"),

@@ -161,8 +161,14 @@ def test_unknown_fields_are_named_once_in_the_log(tiny, caplog):
 REFUSED = [
     ({"temperature": float("nan")}, "temperature", None, "temperature: "),
     ({"stop": ["a", ""]}, "stop", None, "stop"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None, "messages.0"),
-    ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools", None, "tools: "),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages",
+        None,
+        "messages.0.content.0.type: ",
+    ),
+    ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools", None, "tools: this server does not support it"),
+    ({"prompt": 5}, "prompt", None, "prompt: Input should be a valid list or Input should be a valid string"),
     ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format", None, "response_format"),
     ({"prompt": ""}, None, None, "the prompt is empty"),
     ({"prompt": [7, 99999]}, None, None, "a token id in the prompt must be"),
@@ -194,18 +200,19 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "content", "status"),
+    ("method", "path", "content", "status", "said"),
     [
-        ("POST", "completions", b'{"model": "tiny', 400),
-        ("POST", "completions", b'{"prompt": ' + b"9" * 5000 + b"}", 400),
-        ("POST", "completions", b" " * (1 << 20) + b"{}", 413),
-        ("GET", "embeddings", b"", 404),
+        ("POST", "completions", b'{"model": "tiny', 400, "send a JSON object"),
+        ("POST", "completions", b"[1]", 400, "send a JSON object"),
+        ("POST", "completions", b'{"prompt": ' + b"9" * 5000 + b"}", 400, ""),
+        ("POST", "completions", b" " * (1 << 20) + b"{}", 413, ""),
+        ("GET", "embeddings", b"", 404, "Not Found"),
     ],
 )
-def test_bad_bodies_and_paths(server, method, path, content, status):
+def test_bad_bodies_and_paths(server, method, path, content, status, said):
     answer = httpx.request(method, f"{server.url}/v1/{path}", content=content, headers=JSON)
     assert answer.status_code == status, answer.text
-    assert answer.json()["error"]["message"]
+    assert said in answer.json()["error"]["message"]
 
 
 def test_a_body_is_left_at_its_first_fault():
