@@ -22,7 +22,8 @@ CARRIED = {
         "common.py",
         "serving.py",
     ],  # 07 and 10 run them
-    "notebooks": ["*.ipynb"],  # `pagedlab notebooks` copies them
+    "notebooks": ["*.ipynb"],  # `pagedlab notebooks` copies them, and
+    "docs": ["*.md"],  # the pages that they link to
     "data/results": ["*.json", "README.md"],
     "data/traces": ["README.md"],
     "data/tiny-qwen2": [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,15 +24,17 @@ def notebooks(
 ) -> None:
     """Copy the series into a folder of yours and open it in JupyterLab.
 
-    Files that are there already stay as they are.
+    Notebooks that are there already stay as they are.
     """
     if not no_open:
         require("notebooks", "jupyterlab")
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "docs").mkdir(parents=True, exist_ok=True)
     present = {path.name for path in folder.iterdir()}
     missing = [path for path in shipped.notebooks().glob("*.ipynb") if path.name not in present]
     for notebook in missing:
-        shutil.copy2(notebook, folder)
+        _copy(notebook, folder, "(../docs/", "(docs/")
+    for page in shipped.docs().glob("*.md"):
+        _copy(page, folder / "docs", "(../notebooks/", "(../")
     typer.echo(f"{len(missing)} notebooks copied to {folder}; those that were there are kept")
     if no_open:
         return
@@ -42,3 +43,9 @@ def notebooks(
     if sys.platform != "win32" and os.geteuid() == 0:
         command.append("--allow-root")  # without it, JupyterLab does not start as root
     raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def _copy(file: Path, folder: Path, link: str, new: str) -> None:
+    """Copy a text file, in which `new` stands for each `link`: it moves closer to its targets."""
+    text = file.read_text(encoding="utf-8").replace(link, new)
+    (folder / file.name).write_text(text, encoding="utf-8")

@@ -60,7 +60,7 @@ def wheel(tmp_path_factory):
 
 
 def copy_source(source):
-    for name in ("pagedlab", "pagedlab_fast", "pagedlab_serve", "data", "benchmarks", "notebooks"):
+    for name in ("pagedlab", "pagedlab_fast", "pagedlab_serve", "data", "benchmarks", "docs", "notebooks"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
@@ -136,7 +136,8 @@ def test_the_notebooks_come_with_the_wheel(python):
     printed = run(python.with_name("pagedlab"), "notebooks", str(folder), "--no-open")
     names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert printed.startswith(f"{len(names)} notebooks copied to {folder};")
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == {*names, "docs"}
+    assert (folder / "docs" / "glossary.md").exists()
 
 
 REPOSITORY_FILE = re.compile(
