@@ -27,6 +27,7 @@ from pagedlab.loading import (
     MODEL_TYPES,
     TINY_MODEL,
     choose_model,
+    locate,
     no_collections,
     read,
     read_config,
@@ -328,6 +329,7 @@ def load_model(
     """
     source, reason = choose_model(name)
     target, kind = where_to_run(device, dtype)
+    locate(source)  # a wrong name raises before the slow imports
     choose_interpreter()  # transformers imports torch's compiler, and this imports Triton
     import transformers  # slow to import: only loading needs it
 

@@ -24,11 +24,6 @@ def notebooks() -> Path:
     return _ROOT / "notebooks"
 
 
-def docs() -> Path:
-    """Return the path of the folder with the pages that notebooks link to."""
-    return _ROOT / "docs"
-
-
 def results(name: str) -> Any:
     """Return the measured results in data/results/<name>.json, for instance of "h200"."""
     path = data_folder("results") / f"{name}.json"

@@ -33,7 +33,7 @@ def notebooks(
     missing = [path for path in shipped.notebooks().glob("*.ipynb") if path.name not in present]
     for notebook in missing:
         _copy(notebook, folder, "(../docs/", "(docs/")
-    for page in shipped.docs().glob("*.md"):
+    for page in shipped.notebooks().with_name("docs").glob("*.md"):
         _copy(page, folder / "docs", "(../notebooks/", "(../")
     typer.echo(f"{len(missing)} notebooks copied to {folder}; those that were there are kept")
     if no_open:
