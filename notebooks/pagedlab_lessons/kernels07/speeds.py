@@ -33,7 +33,8 @@ RUNGS = {  # what each rung changes, and what that does
     "5 more in flight": "Two tiles are loaded ahead instead of one.",
     "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
     "7 splits and their merge": (
-        "Several programs share a sequence; a merge follows. Tiles of 64 (drawn: 32)."
+        "Programs share a sequence; a merge follows. Drawn: 4 splits, tiles of 32. In use: splits "
+        "from 256 tokens on, tiles of 64."
     ),
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages
