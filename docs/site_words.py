@@ -42,7 +42,7 @@ WORDS = {
     "06_online_softmax": {
         "Run the folded cell and move `late_score` to 89:": ("Move `late_score` to 89:")
     },
-    "07_the_paged_kernel": {"times as much. Run the folded cell.": "times as much."},
+    "07_the_paged_kernel": {"Run the folded cell. It shows three": "The picture shows three"},
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {"Run the folded cell. The first sentence": "The first sentence"},

@@ -182,10 +182,12 @@ class Cells:
         return words, f"{said}loaded {len(loads)} x, by {' '.join(self._names(loads))}"
 
     def _names(self, loads: Sequence[tuple[int, Program]]) -> list[str]:
-        """Return programs as "(1,0)": with as many axes as the grid has."""
-        axes = 1 + max(
-            (i for a in self.accesses for i, at in enumerate(a.program) if at), default=0
-        )
+        """Return programs as "(1,0)": with as many axes as the grid has.
+
+        The grid of a kernel over rows has two at least: sequence and head.
+        """
+        used = [i for a in self.accesses for i, at in enumerate(a.program) if at]
+        axes = 1 + max([int(self.rows), *used])
         names = [f"({','.join(map(str, program[:axes]))})" for _, program in loads]
         return list(dict.fromkeys(names))
 
@@ -214,9 +216,7 @@ def opening() -> Explorer:
     rungs = list(RUNGS)
     caption = (
         "Three sequences of 200, 40 and 100 tokens in pages of 16; each of two KV heads serves two "
-        "query heads. The number beside a page is its id, a colour is a sequence, and each page "
-        "has a stripe for each KV head: solid is loaded in this step, pale was loaded before. "
-        "Progress is in % of the rung's steps. A split without keys loads nothing."
+        "query heads. Progress is in % of the rung's steps."
     )
     return explore(
         partial(_draw_opening, _loads_of_rungs()),
@@ -252,8 +252,10 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
     if rung[0] == "7":
         axes += ", split"
-    loaded = f"solid: loaded now, by program ({axes})"
-    explained = note(f"colour: sequence; {loaded}; outlined: not yet; dotted: empty")
+    explained = note(
+        "number: page; stripe: KV head; colour: sequence; solid: loaded now, by program "
+        f"({axes}); pale: before; outlined: not yet; dotted: empty"
+    )
     name = f"Rung {rung}: the keys that its programs load. {headline}"
     return page(headline, explained, cells, change, name=name)
 
@@ -336,7 +338,8 @@ SHOWN = {
     "decode": Shown(
         ["k_cache"],
         "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head: two programs load each key.",
+        "Two sequences, two query heads for a KV head. Programs (sequence, query head): two load "
+        "each key.",
         _TWO_PAGES,
         {
             (0, 0): _PAGE_0,
@@ -348,14 +351,16 @@ SHOWN = {
     "grouped": Shown(
         ["k_cache"],
         "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head: one program loads each key.",
+        "Two sequences, two query heads for a KV head. Programs (sequence, KV head): one loads "
+        "each key.",
         _TWO_PAGES,
         {(0, 0): _PAGE_0, (1, 0): _FILLED_OF_PAGE_1},
     ),
     "split": Shown(
         ["k_cache"],
         "the split of the program that loads",
-        "One sequence of seven tokens in two splits: a program for each loads its share.",
+        "One sequence of seven tokens in two splits. Programs (sequence, KV head, split): each "
+        "loads its share.",
         _TWO_PAGES,
         {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
     ),
@@ -411,8 +416,7 @@ def _show_loads(name: str, answer: Any) -> Explorer:
     loads = loads_in_puzzle(name, answer)
     steps = max(steps_of(loads.of.get(tensor, [])) for tensor in SHOWN[name].tensors)
     number = 1 + list(SHOWN).index(name)
-    verb = "load" if isinstance(answer, dict) else "loads"
-    caption = f"What {_called(answer)} {verb} in the example of puzzle {number}"
+    caption = f"Loads of {_called(answer)} in the example of puzzle {number}"
     controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
     return explore(partial(_draw_loads, name, loads), caption, **controls)
 

@@ -26,14 +26,15 @@ SHAPES = {
     "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
 }
 RUNGS = {  # what each rung changes, and what that does
-    "1 one page at a time": "A tile is one page: much waiting for few keys.",
+    "1 one page at a time": "A tile, the keys loaded at once, is one page: much waiting for few keys.",
     "2 a tile of several pages": "A tile is two pages: twice the keys in one wait.",
     "3 heads share a load": "Each key is loaded once for all heads, by a quarter of the programs.",
     "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
     "5 more in flight": "Two tiles are loaded ahead instead of one.",
     "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
     "7 splits and their merge": (
-        "Several programs share a sequence; a merge follows. Tiles of 64 (drawn: 32)."
+        "Programs share a sequence; a merge follows. Drawn: 4 splits, tiles of 32. In use: splits "
+        "from 256 tokens on, tiles of 64."
     ),
 }
 UNPAGED = "unpaged SDPA (cudnn, token first)"  # keys in a row in memory, as if there were no pages

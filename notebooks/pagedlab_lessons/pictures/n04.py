@@ -337,7 +337,9 @@ def draw_step(beams: Sequence[Tried], width: int) -> Drawing:
             title(f"{beam.text.strip() or 'the prompt'} …", f"sum {beam.total:.2f}; {outcome}")
         )
         items.append(Blocks(tried, (len(tried), 2), size=3))
-    explained = "In a box: a likely next token, its log-probability, and the new sum."
+    explained = (
+        "In a box: a likely next token, its log-probability, and the new sum; all are rounded."
+    )
     return page(
         f"Each beam tries every next token. The {width} largest sums win.", *items, note(explained)
     )
