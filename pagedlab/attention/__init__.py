@@ -63,7 +63,7 @@ def get_backend(backend: str | PagedAttention) -> PagedAttention:
 
 
 def _auto_attention(q: Tensor, *args: Any) -> Tensor:
-    return fastest_backend(q.device)(q, *args)
+    return fastest_backend(q.device, True)(q, *args)
 
 
 @lru_cache
