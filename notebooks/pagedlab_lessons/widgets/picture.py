@@ -148,7 +148,8 @@ def _written(table: Table, size: int, lines: int) -> Item:
     last = range(len(table.blocks))[-lines * columns :]
     blocks = []
     for entry in last:
-        words = tuple(Word(plain(word)) for word in table.words_in(entry, size) if word)
+        shown = [plain(word) for word in table.words_in(entry, size) if word]
+        words = tuple(map(Word, shown or ["(chat template)"]))
         owner = Owner(table.name, table.look.tint)
         blocks.append(Block(table.blocks[entry], (owner,), words=words))
     return Blocks(blocks, columns, height=22, gap=3)
