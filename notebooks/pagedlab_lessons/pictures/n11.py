@@ -144,7 +144,6 @@ def _with_key(block: Block, key: Key) -> Block:
 
 SIGN = 18  # pixels that a sign between two shapes takes
 VECTOR = 16  # pixels that a vector is high, at least
-WHOLE = "all of it"
 COLUMNS = "half of the columns"
 ROWS = "half of the rows"
 
@@ -156,7 +155,7 @@ class Piece(NamedTuple):
         name: of it.
         rows: of all ranks together; of a matrix, one for each input.
         columns: one for each output.
-        part: what the rank has of it.
+        part: what the rank has of it; all, but for `COLUMNS` and `ROWS`.
         rank: who has the part.
         look: of the part.
     """
@@ -219,14 +218,14 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
     sums: list[Piece | str] = []
     for rank in range(2):
         look = look_of(rank)
-        copy = Piece("x", 1, hidden, WHOLE, rank, Look(NEUTRAL))
+        copy = Piece("x", 1, hidden, "a copy of the token's vector", rank, Look(NEUTRAL))
         matrices = []
         for name in first:
             outputs, inputs = getattr(part, f"{name}_proj").weight.shape
             matrices.append(Piece(f"{name}.T", inputs, outputs, COLUMNS, rank, look))
         middle = Piece("heads" if is_attention else "middle", 1, width, COLUMNS, rank, look)
         narrowing = Piece(f"{last}.T", width, hidden, ROWS, rank, look)
-        partial = Piece("partial sum", 1, hidden, WHOLE, rank, look)
+        partial = Piece("partial sum", 1, hidden, "all numbers, none of them complete", rank, look)
         columns.append(
             [
                 title(f"Rank {rank}"),
@@ -237,7 +236,7 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
             ]
         )
         sums += [partial._replace(name=f"rank {rank}'s"), "=" if rank else "+"]
-    output = Piece("output", 1, hidden, WHOLE, 0, Look(NEUTRAL))
+    output = Piece("output", 1, hidden, "the total, which every rank has", 0, Look(NEUTRAL))
     return page(
         "Nothing is sent between the two cuts. One sum ends this part.",
         Beside(columns),

@@ -142,7 +142,7 @@ def words_of(sequence: SequenceState) -> list[str]:
 def _written(table: Table, size: int, lines: int) -> Item:
     """The last words of a sequence in their blocks, or alone after it has released them."""
     if not table.blocks:
-        text = "".join(table.words).replace("\n", " ")
+        text = " ".join(plain(word) for word in table.words if word)
         return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
     last = range(len(table.blocks))[-lines * columns :]
