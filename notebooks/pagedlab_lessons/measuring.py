@@ -8,7 +8,7 @@ import math
 import random
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,25 +47,6 @@ class Served:
     times: list[float] = field(default_factory=list)
 
 
-@dataclass
-class StepTimes:
-    """How long a step of the model server takes, in seconds.
-
-    Args:
-        fixed: with no sequence in it.
-        a_sequence: for each sequence in it.
-        a_prompt_token: for each prompt token in it.
-    """
-
-    fixed: float
-    a_sequence: float
-    a_prompt_token: float
-
-    def of(self, sequences: int, prompt_tokens: int) -> float:
-        """Return the seconds of a step."""
-        return self.fixed + self.a_sequence * sequences + self.a_prompt_token * prompt_tokens
-
-
 def workload(arrivals: Sequence[float], shortest: int, longest: int, seed: int = 0) -> list[Asked]:
     """Return a request for each arrival, with prompt and answer of random lengths in a range."""
     rng = random.Random(seed)
@@ -73,14 +54,16 @@ def workload(arrivals: Sequence[float], shortest: int, longest: int, seed: int =
     return [Asked(arrived, *pair) for arrived, pair in zip(sorted(arrivals), lengths, strict=True)]
 
 
-def simulate(requests: Sequence[Asked], step: StepTimes, slots: int) -> list[Served]:
+def simulate(
+    requests: Sequence[Asked], seconds: Callable[[int, int], float], slots: int
+) -> list[Served]:
     """Serve requests in the order of their arrival, a step at a time.
 
     A step has one token of each running request, and the whole prompt of each that it admits.
 
     Args:
         requests: in the order of their arrival.
-        step: how long a step takes.
+        seconds: that a step takes, from the number of its sequences and of its prompt tokens.
         slots: requests that run at once, at most.
     """
     served = [Served(request.arrived) for request in requests]
@@ -96,7 +79,7 @@ def simulate(requests: Sequence[Asked], step: StepTimes, slots: int) -> list[Ser
             record.admitted = now
             left[len(served) - len(coming) - 1] = request.answer
             prompt_tokens += request.prompt
-        now += step.of(len(left), prompt_tokens)
+        now += seconds(len(left), prompt_tokens)
         for number in tuple(left):
             served[number].times.append(now)
             left[number] -= 1

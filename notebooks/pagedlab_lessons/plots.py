@@ -12,9 +12,9 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -148,19 +148,15 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 
 
-def _looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A look for each different name: a colour and a hatch, with an edge."""
-    return {
-        name: outlined(NEUTRAL, sequence_hatch(i), facecolor=sequence_color(i))
-        for i, name in enumerate(dict.fromkeys(names))
-    }
-
-
 def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: float) -> None:
     """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
     of "wall ms".
     """
-    looks = _looks_of(group for step in steps.values() for group in step["ms by group"])
+    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
+    looks = {
+        group: outlined(NEUTRAL, sequence_hatch(i), facecolor=sequence_color(i))
+        for i, group in enumerate(groups)
+    }
     rows = {}
     for y, (name, step) in enumerate(steps.items()):
         wall, busy = step["wall ms"], sum(step["ms by group"].values())
@@ -171,31 +167,3 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
     longest = max(step["wall ms"] for step in steps.values())
     ax.set(xlabel="milliseconds of a step", xlim=(0, 1.25 * longest))
     ax.figure.legend(loc="outside lower center", ncols=4)
-
-
-class Span(NamedTuple):
-    """From when to when a worker does something; each kind is an entry of the legend."""
-
-    start: float
-    end: float
-    kind: str
-
-
-def draw_lanes(ax: Axes, lanes: Mapping[str, Sequence[Span]], xlabel: str = "time (ms)") -> None:
-    """Draw one lane for each worker's spans, the first lane on top, and a legend below.
-
-    Args:
-        ax: empty axes.
-        lanes: of each worker, what it does.
-        xlabel: the name and unit of the time.
-    """
-    every = [span for spans in lanes.values() for span in spans]
-    looks = _looks_of(span.kind for span in every)
-    for y, spans in enumerate(lanes.values()):
-        for start, stop, kind in spans:
-            ax.barh(y, stop - start, 0.7, left=start, linewidth=0.5, **looks[kind])
-    for kind, look in looks.items():
-        ax.bar(0, 0, label=kind, **look)
-    ax.set_yticks(range(len(lanes)), list(lanes))
-    ax.set(xlabel=xlabel, xlim=(0, max(span.end for span in every)), ylim=(len(lanes) - 0.5, -0.5))
-    ax.figure.legend(loc="outside lower center", ncols=len(looks))

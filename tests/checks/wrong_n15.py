@@ -17,6 +17,7 @@ EDITS = {
         ("self.pool.release(source)", "pass", ""),
         ("> 1", "> 2", ""),
         ("+ must_copy > self.pool.num_free", "> self.pool.num_free", ""),
+        ("self.pool.forget(self.block_ids[-1])", "pass", "forgotten"),
     ],
     "my_cache": [
         ("contents != [salt, token_ids[:end]]", "block_id is None", "different past"),

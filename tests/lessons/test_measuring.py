@@ -5,7 +5,6 @@ from pagedlab_lessons.measuring import (
     OURS,
     Asked,
     Run,
-    StepTimes,
     first_tokens,
     peers,
     percentile,
@@ -13,12 +12,15 @@ from pagedlab_lessons.measuring import (
     workload,
 )
 
-STEP = StepTimes(fixed=1.0, a_sequence=0.0, a_prompt_token=0.1)
+
+def seconds(sequences, prompt_tokens):
+    """Of a step whose prompts alone take time, beside a second."""
+    return 1.0 + 0.1 * prompt_tokens
 
 
 def test_a_request_waits_for_a_slot_and_an_idle_server_for_the_next_arrival():
     requests = [Asked(0.0, 10, 3), Asked(0.5, 0, 1), Asked(9.0, 0, 2)]
-    first, second, third = served = simulate(requests, STEP, slots=1)
+    first, second, third = served = simulate(requests, seconds, slots=1)
     assert (first.admitted, first.times) == (0.0, [2.0, 3.0, 4.0])
     assert (second.admitted, second.times) == (4.0, [5.0])
     assert third.times == [10.0, 11.0]
@@ -28,7 +30,7 @@ def test_a_request_waits_for_a_slot_and_an_idle_server_for_the_next_arrival():
 
 def test_every_request_gets_its_tokens_in_order():
     requests = workload([0.1 * i for i in range(50)], 1, 9, seed=1)
-    served = simulate(requests, StepTimes(0.2, 0.01, 0.001), slots=3)
+    served = simulate(requests, seconds, slots=3)
     for request, one in zip(requests, served, strict=True):
         assert len(one.times) == request.answer
         assert request.arrived == one.arrived <= one.admitted < one.times[0]

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from pagedlab_lessons.colors import INK, SEQUENCE_COLORS
-from pagedlab_lessons.plots import Span, draw_lanes, draw_shares, draw_step_times, figure
+from pagedlab_lessons.plots import draw_shares, draw_step_times, figure
 from PIL import Image
 
 matplotlib.use("Agg")
@@ -52,10 +52,6 @@ STEPS = {
     "eager": {"wall ms": 10.0, "ms by group": {"attention": 1.5, "other": 0.5}},
     "graphs": {"wall ms": 2.5, "ms by group": {"other": 0.5, "attention": 1.5, "sampling": 0.25}},
 }
-LANES = {
-    "host": [Span(0, 2, "plans"), Span(4, 6, "collects")],
-    "GPU": [Span(2, 4, "computes")],
-}
 CHARTS = {  # what draws it; the names of its rows; left edge and width of each bar; what is written
     "shares": (
         partial(draw_shares, rows=SHARES),
@@ -69,7 +65,6 @@ CHARTS = {  # what draws it; the names of its rows; left edge and width of each 
         [(0, 1.5), (0, 1.5), (1.5, 0.5), (1.5, 0.5), (2, 0), (2, 0.25), (2, 8), (2.25, 0.25)],
         ["10.0 ms, busy 20%", "2.5 ms, busy 90%"],
     ),
-    "lanes": (partial(draw_lanes, lanes=LANES), ["host", "GPU"], [(0, 2), (4, 2), (2, 2)], []),
 }
 
 

@@ -113,12 +113,13 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
             break
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
         links = [f"w{number}"]
+        text = str(number)
         begin, end = window.computed
         starts = [begin + (end - begin) / steps * step for step in range(steps + 1)]
-        host.append(Bar([_run(window.planned, PLANS)], links, said))
-        host.append(Bar([_run(window.collected, COLLECTS)], links, said))
+        host.append(Bar([_run(window.planned, PLANS)], links, said, text))
+        host.append(Bar([_run(window.collected, COLLECTS)], links, said, text))
         computed = [_run(Span(*span), COMPUTES) for span in pairwise(starts)]
-        gpu.append(Bar(computed, links, said, str(number)))
+        gpu.append(Bar(computed, links, said, text))
     begin, end = answers.computed
     first = Span(begin, begin + (end - begin) / steps)  # the step that writes its token
     runs = [

@@ -11,7 +11,7 @@ The others are a layer that is cut (`draw_cut`), a pipeline (`draw_pipeline`) an
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pagedlab.recipes.trace import Replay
@@ -28,6 +28,7 @@ from pagedlab_lessons.drawing import (
     linked,
     owned,
     shape,
+    wide,
 )
 from pagedlab_lessons.drawing.flow import (
     Beside,
@@ -141,54 +142,65 @@ def _with_key(block: Block, key: Key) -> Block:
 
 # A layer, cut over two ranks ----------------------------------------------------------------------
 
-SCALE = 0.24  # pixels for each row and column of a matrix
-VECTOR = 16  # pixels that a vector is high
-NAMES = (110, 88)  # pixels left of the shapes
-WHOLE = (1, 1)
-COLUMNS = (2, 1)
-ROWS = (1, 2)
+SIGN = 18  # pixels that a sign between two shapes takes
+VECTOR = 16  # pixels that a vector is high, at least
+COLUMNS = "half of the columns"
+ROWS = "half of the rows"
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Matrices or vectors, of which a rank has a share. Outputs go to the right, inputs upwards.
+class Piece(NamedTuple):
+    """A matrix, or a vector, which is one row; a rank has a part of it.
 
     Args:
-        name: of all of them.
-        sizes: outputs and inputs of each; a vector has no inputs.
-        cut: into so many parts along the outputs, and along the inputs.
-        say: what a rank has.
-        look: of what it has; by default the rank's.
-        rank: who has it.
+        name: of it.
+        rows: of all ranks together; of a matrix, one for each input.
+        columns: one for each output.
+        part: what the rank has of it; all, but for `COLUMNS` and `ROWS`.
+        rank: who has the part.
+        look: of the part.
     """
 
     name: str
-    sizes: Sequence[tuple[int, int]]
-    cut: tuple[int, int]
-    say: str
-    look: Look | None = None
-    rank: int = 0
+    rows: int
+    columns: int
+    part: str
+    rank: int
+    look: Look
 
-    def __call__(self, space: Space) -> Drawn:
-        x, y = space.x + space.pick(*NAMES), space.y
-        bottom = y
-        parts = [label(space.x, y + 13, self.name, space.pick(14, 12))]
-        look = self.look or look_of(self.rank)
-        across, upwards = self.cut
-        for outputs, inputs in self.sizes:
-            width, height = SCALE * outputs, max(VECTOR, SCALE * inputs)
-            share = width / across, height / upwards
-            left = x + self.rank % across * share[0]
-            top = y + (1 - self.rank) % upwards * share[1]
-            parts.append(box(x, y, width, height, WELL, 1, SOFT))
-            parts.append(shape(left, top, *share, look, SOFT))
-            x += width + 8
-            bottom = max(bottom, y + height)
-        if not space.is_narrow:
-            room = space._replace(x=x + 8, y=y - 1, width=space.x + space.width - x - 8)
-            parts += Text(self.say, 14)(room).parts
-        words = f"Rank {self.rank}, {self.name}: {self.say}."
-        return Drawn([linked([self.name], words, *parts)], bottom + 4)
+
+def _product(*factors: Piece | str) -> Item:
+    """Pieces and signs from left to right, all to one scale."""
+
+    def draw(space: Space) -> Drawn:
+        scale = space.pick(0.22, 0.16)
+        x = space.x
+        top = space.y + 20
+        bottom = top
+        parts = []
+        for piece in factors:
+            if isinstance(piece, str):
+                parts.append(label(x, top + 13, piece, 14))
+                x += SIGN
+                continue
+            width = scale * piece.columns
+            height = max(VECTOR, scale * piece.rows)
+            across = 2 if piece.part == COLUMNS else 1
+            down = 2 if piece.part == ROWS else 1
+            share = width / across, height / down
+            left = x + piece.rank % across * share[0]
+            upper = top + piece.rank % down * share[1]
+            drawn = (
+                label(x, top - 5, piece.name),
+                box(x, top, width, height, WELL, 1, SOFT),
+                shape(left, upper, *share, piece.look, SOFT),
+            )
+            words = f"Rank {piece.rank}, {piece.name}: {piece.part}."
+            parts.append(linked([piece.name], words, *drawn))
+            x += max(width, wide(piece.name, 12)) + 6
+            bottom = max(bottom, top + height)
+        return Drawn(parts, bottom + 6)
+
+    return draw
 
 
 def draw_cut(layer: Any, is_attention: bool) -> Drawing:
@@ -201,29 +213,37 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
     part = layer.self_attn if is_attention else layer.mlp
     first = ("q", "k", "v") if is_attention else ("gate", "up")
     last = "o" if is_attention else "down"
-    between = "heads" if is_attention else "middle"
-    sizes = [getattr(part, f"{name}_proj").weight.shape for name in first]
     hidden, width = getattr(part, f"{last}_proj").weight.shape
-    vector = [(hidden, 0)]
-    pieces = [
-        Piece("x", vector, WHOLE, "a copy of the token's vector", Look(NEUTRAL)),
-        Piece(", ".join(first), sizes, COLUMNS, "column-parallel: half of the outputs"),
-        Piece(between, [(width, 0)], COLUMNS, "half of the numbers, complete"),
-        Piece(last, [(hidden, width)], ROWS, "row-parallel: the inputs that are here"),
-        Piece("partial sum", vector, WHOLE, "all numbers, none of them complete"),
-    ]
-    output = Piece("output", vector, WHOLE, "a copy of the total", Look(NEUTRAL))
-    arrow = Named("", Text("↓", (17, 14)), NAMES)
-    columns: list[list[Item]] = [[title(f"Rank {rank}")] for rank in range(2)]
-    for rank, column in enumerate(columns):
-        for piece in pieces:
-            column += [replace(piece, rank=rank), arrow]
+    columns: list[list[Item]] = []
+    sums: list[Piece | str] = []
+    for rank in range(2):
+        look = look_of(rank)
+        copy = Piece("x", 1, hidden, "a copy of the token's vector", rank, Look(NEUTRAL))
+        matrices = []
+        for name in first:
+            outputs, inputs = getattr(part, f"{name}_proj").weight.shape
+            matrices.append(Piece(f"{name}.T", inputs, outputs, COLUMNS, rank, look))
+        middle = Piece("heads" if is_attention else "middle", 1, width, COLUMNS, rank, look)
+        narrowing = Piece(f"{last}.T", width, hidden, ROWS, rank, look)
+        partial = Piece("partial sum", 1, hidden, "all numbers, none of them complete", rank, look)
+        columns.append(
+            [
+                title(f"Rank {rank}"),
+                Text("1 column-parallel: all inputs, half of the outputs"),
+                _product(copy, "@", *matrices, "→", middle),
+                Text("2 row-parallel: half of the inputs, a partial sum"),
+                _product(middle, "@", narrowing, "=", partial),
+            ]
+        )
+        sums += [partial._replace(name=f"rank {rank}'s"), "=" if rank else "+"]
+    output = Piece("output", 1, hidden, "the total, which every rank has", 0, Look(NEUTRAL))
     return page(
         "Nothing is sent between the two cuts. One sum ends this part.",
         Beside(columns),
-        title("all-reduce: the partial sums are added up, and every rank gets the total"),
-        Beside([[arrow, replace(output, rank=rank)] for rank in range(2)]),
-        Text("To scale: outputs go right, inputs go up. Filled: what a rank has.", (14, 11), SOFT),
+        title("3 all-reduce: the partial sums are added up, and every rank gets the total"),
+        _product(*sums, output),
+        note("To scale. A matrix has a row for each input. Filled: what a rank has."),
+        width=LARGE,
     )
 
 

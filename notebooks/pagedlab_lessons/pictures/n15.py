@@ -1,12 +1,12 @@
-"""Notebook 15's picture: the parts of an engine, and what each does in a step.
+"""Notebook 15's picture: the parts of an engine, and what each gives to the next in a step.
 
 `draw_parts(part)` draws them, and marks one.
 """
 
-from itertools import pairwise
+from math import atan2, degrees
 from typing import NamedTuple
 
-from pagedlab_lessons.drawing import INK, Drawing
+from pagedlab_lessons.drawing import INK, Drawing, Place, label, wide
 from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
 
 COLUMNS = 6  # of a wide page: the step's way is the upper row
@@ -16,27 +16,67 @@ class Part(NamedTuple):
     """A part of an engine.
 
     Args:
-        name: of the part.
+        name: of the part, after the number of its exercise if the reader writes it.
         said: what it does in a step.
-        is_given: whether the reader does not write it.
+        cell: where it is on a wide page.
+        gives: what flows out of it.
+        taker: the cell of the part that takes this.
     """
 
     name: str
     said: str
-    is_given: bool = False
+    cell: int
+    gives: str = ""
+    taker: int = 0
 
 
-PARTS = (
-    Part("scheduler", "It chooses the tokens of the step, and asks the tables for slots."),
-    Part("build_batch", "It puts the chosen tokens into one row, without padding.", is_given=True),
-    Part("model", "The stock layers run. Each calls the hook with q, k and v.", is_given=True),
-    Part("attention", "It reads keys and values through the block tables."),
-    Part("sample", "It takes one token from each row of logits."),
-    Part("step", "It calls the others in turn, and gives each sequence its new token."),
-    Part("prefix cache", "It finds the blocks of a prompt that begins like an earlier one."),
-    Part("table", "It lists the blocks of one sequence, forks, and copies before a write."),
-    Part("pool", "It counts the references to each block, and hands out the free ones."),
-    Part("KVCache", "It holds the keys and values of all blocks.", is_given=True),
+PARTS = (  # in the order of a step
+    Part(
+        "5 scheduler",
+        "It chooses the tokens of the step, and asks the tables for slots.",
+        1,
+        "plan",
+        2,
+    ),
+    Part(
+        "3 prefix cache",
+        "It finds the blocks of a prompt that begins like an earlier one.",
+        8,
+        "hits",
+        7,
+    ),
+    Part(
+        "2 table",
+        "It lists the blocks of one sequence, forks, and copies before a write.",
+        7,
+        "slots",
+        1,
+    ),
+    Part(
+        "1 pool",
+        "It counts the references to each block, and hands out the free ones.",
+        6,
+        "blocks",
+        7,
+    ),
+    Part(
+        "build_batch",
+        "It puts the chosen tokens into one row, without padding.",
+        2,
+        "batch",
+        3,
+    ),
+    Part("model", "The stock layers run. Each calls the hook with q, k and v.", 3, "logits", 4),
+    Part(
+        "4 attention",
+        "It reads keys and values through the block tables, and returns to the model.",
+        9,
+        "output",
+        3,
+    ),
+    Part("KVCache", "It holds the keys and values of all blocks.", 10, "k, v", 9),
+    Part("6 sample", "It takes one token from each row of logits.", 4, "tokens", 5),
+    Part("7 step", "It calls the others in turn, and gives each sequence its new token.", 5),
 )
 NAMES = [part.name for part in PARTS]
 
@@ -50,20 +90,37 @@ def draw_parts(part: str) -> Drawing:
     now = NAMES.index(part)
 
     def boxes(space: Space) -> Drawn:
-        grid = grid_in(space.down(8), (COLUMNS, 2), 44, gap=(30, 9))
-        places = [grid.cell(number) for number in range(len(PARTS))]
-        parts = []
-        for start, end in pairwise([] if space.is_narrow else places[:COLUMNS]):
-            line = f"M{start.x + start.width:g} {start.y + 22:g}H{end.x:g}"
-            parts.append(f'<path d="{line}" stroke="{INK}" stroke-width="2"/>')
-        yours = [number for number, one in enumerate(PARTS) if not one.is_given]
+        grid = grid_in(space.down(8), (COLUMNS, 2), space.pick(44, 34), gap=(64, 44))
+
+        def place(cell: int) -> Place:
+            row, column = divmod(cell, COLUMNS)
+            return grid.cell(2 * column + row if space.is_narrow else cell)
+
+        places = [place(one.cell) for one in PARTS]
+        yours = [number for number, name in enumerate(NAMES) if name[0].isdigit()]
         said = {one.name: one.said for one in PARTS}
-        parts += stations("part", said, places, now, yours, 14)
-        return Drawn(parts, grid.bottom(len(PARTS)))
+        parts = stations("part", said, places, now, yours, space.pick(14, 13))
+        for one in PARTS:
+            if one.gives:
+                parts += _arrow(place(one.cell), place(one.taker), grid.gap, one.gives)
+        return Drawn(parts, grid.bottom(2 * COLUMNS) - grid.gap / 2)
 
     return page(
         f"{part}:",
         boxes,
-        note("Filled: you write it. Empty: it is given. The first six are a step, in order."),
+        note("An arrow: what a part gives. Filled: you write it, in the exercise of this number."),
         more=PARTS[now].said,
     )
+
+
+def _arrow(start: Place, end: Place, gap: float, word: str) -> list[str]:
+    """Draw an arrow over the gap between a box and a neighbour, and what it carries."""
+    across = end.x - start.x
+    down = end.y - start.y
+    x = (start.x + end.x + start.width) / 2
+    y = (start.y + end.y + start.height) / 2
+    turn = f"translate({x:g} {y:g}) rotate({degrees(atan2(down, across)):g})"
+    path = f"M{2 - gap / 2:g} 0H{gap / 2 - 2:g}l-7 -5m7 5l-7 5"
+    place = (x - wide(word, 12) / 2, y - 9) if across else (x + 9, y + 4)
+    line = f'<path d="{path}" transform="{turn}" stroke="{INK}" stroke-width="2" fill="none"/>'
+    return [line, label(*place, word)]

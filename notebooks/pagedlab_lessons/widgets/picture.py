@@ -142,13 +142,14 @@ def words_of(sequence: SequenceState) -> list[str]:
 def _written(table: Table, size: int, lines: int) -> Item:
     """The last words of a sequence in their blocks, or alone after it has released them."""
     if not table.blocks:
-        text = "".join(table.words).replace("\n", " ")
+        text = " ".join(plain(word) for word in table.words if word)
         return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
     last = range(len(table.blocks))[-lines * columns :]
     blocks = []
     for entry in last:
-        words = tuple(Word(plain(word)) for word in table.words_in(entry, size) if word)
+        shown = [plain(word) for word in table.words_in(entry, size) if word]
+        words = tuple(map(Word, shown or ["(chat template)"]))
         owner = Owner(table.name, table.look.tint)
         blocks.append(Block(table.blocks[entry], (owner,), words=words))
     return Blocks(blocks, columns, height=22, gap=3)
