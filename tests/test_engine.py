@@ -300,7 +300,6 @@ def test_bad_prompts(tiny, prompt, said):
         (lambda llm: llm.decode(5), "^token_ids must be a list of token ids, got 5$"),
         (lambda llm: llm.decode([10**9]), "^a token id in token_ids must be"),
         (lambda llm: LLM(llm.model, dtype="bfloat16"), "^the model is loaded already"),
-        (lambda llm: LLM(llm.model, device="cpu"), "^the model is loaded already"),
     ],
 )
 def test_bad_calls(tiny, call, said):

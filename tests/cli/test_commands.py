@@ -34,7 +34,6 @@ def run(*arguments):
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
         (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
-        (["generate", "", *TINY], "error: the prompt is empty"),
         (["generate", "hi", *TINY, "--attention", "nix"], "error: an attention backend that is no function"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
         (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),

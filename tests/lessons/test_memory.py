@@ -156,8 +156,6 @@ def test_at_most_so_many_run_at_once():
     [
         ((2000, 100), {"name": "max", "num_slots": 4096, "max_length": 2048}),
         ((60, 5), {"name": "paged", "num_slots": 70, "block_size": 16}),
-        ((70, 5), {"name": "paged", "num_slots": 70, "block_size": 16}),
-        ((33, 1), {"name": "oracle", "num_slots": 63}),
     ],
 )
 def test_a_request_that_does_not_fit_alone_ends_the_run(request_, allocator):

@@ -91,14 +91,6 @@ def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, sched
     check_replays(recording)
 
 
-def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny):
-    llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
-    with Recorder(llm, most=8) as recorder:
-        llm.generate(list(PROMPTS), exactly(20))
-    assert recorder.forgotten
-    check_replays(json.loads(json.dumps(recorder.recording)))
-
-
 def test_sequences_look_alike():
     code = (
         "import { lookOf } from './notebooks/pagedlab_lessons/widgets/looks.js';"
