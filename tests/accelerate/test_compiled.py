@@ -176,7 +176,6 @@ def ask_for_everything(llm, shapes, copies):
         (8, 2, 128, 2048, 100, {}),
         (14, 2, 64, 2048, 100, {"drafts": True}),
         (8, 2, 128, 1000, 70, {"fused": False, "drafts": True}),
-        (4, 4, 64, 100, 5, {}),
         (14, 2, 64, 9, 1, {}),
     ],
 )

@@ -92,7 +92,6 @@ def take_the_general_path(fused):
     [
         (1, 0, SEVEN, "Qwen2"),
         (1, 0, WIDE, "Llama"),
-        (2, 0, WIDE, "Qwen2"),
         (3, 2, SEVEN, "Llama"),
         (16, 0, SEVEN, "Qwen2"),
         (17, 0, WIDE, "Llama"),

@@ -69,13 +69,6 @@ def test_a_pipe_sends_the_prompt_and_gets_the_text_alone(monkeypatch, capsys, ti
     assert "name a prompt" in capsys.readouterr().err
 
 
-def test_download_fetches(monkeypatch, capsys):
-    fetched = []
-    monkeypatch.setattr("pagedlab_serve.hub.download", fetched.append)
-    assert run("download") == run("download", "some/model") == 0
-    assert fetched == [DEFAULT_MODEL, "some/model"]
-
-
 def test_info_names_versions_and_the_model(capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
     assert run("info") == 0

@@ -145,7 +145,6 @@ def test_what_cannot_be_split(plan, heads, width, ranks, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ranks": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
         ({"device": "cuda:1"}, "device must be one of 'auto', 'cpu', 'cuda'"),
         ({"attention_backend": print}, "the name of an attention backend"),
         ({"model": "no/such/model"}, "'no/such/model' is no folder"),

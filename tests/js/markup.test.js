@@ -3,10 +3,18 @@ import { beforeEach, test } from "node:test";
 import { html, show, sourceOf } from "../../notebooks/pagedlab_lessons/widgets/markup.js";
 import { openHost } from "./browser_page.js";
 
+const ATTACK = `<img src=x onerror="alert('a')">&`;
 let box;
 
 beforeEach(() => {
   box = openHost();
+});
+
+test("a word that looks like markup is text", () => {
+  show(box, html`<p title="${ATTACK}">${ATTACK}</p>`);
+  assert.equal(box.querySelectorAll("img").length, 0);
+  assert.equal(box.firstChild.textContent, ATTACK);
+  assert.equal(box.firstChild.getAttribute("title"), ATTACK);
 });
 
 test("an object from JSON is never markup, whatever fields it has", () => {
@@ -15,6 +23,19 @@ test("an object from JSON is never markup, whatever fields it has", () => {
     assert.ok(!sourceOf(value).includes("<"), field);
     assert.ok(!sourceOf([[value]]).includes("<"), field);
   }
+});
+
+test("an update keeps nodes that are alike, the focus and the Tab stop", () => {
+  const page = (count) => html`<p>${count}</p><button tabindex="-1">a</button>`;
+  show(box, page(1));
+  const [line, button] = box.children;
+  button.tabIndex = 0;
+  button.focus();
+  show(box, page(2));
+  assert.deepEqual([...box.children], [line, button]);
+  assert.equal(line.textContent, "2");
+  assert.equal(document.activeElement, button);
+  assert.equal(button.tabIndex, 0);
 });
 
 test("an update adds, replaces and removes nodes and attributes", () => {

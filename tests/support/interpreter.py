@@ -6,20 +6,16 @@ where one of the parts has another form, the interpreter stays as slow as it is.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 
 def spare():
     """Put all faster parts in."""
     try:
-        from triton.language import core
         from triton.runtime import interpreter
 
         parts = [
-            names_are_kept(core, interpreter),
             helpers_find_the_language_ready(interpreter),
             overflows_are_not_looked_for(interpreter),
         ]
@@ -27,24 +23,6 @@ def spare():
         return
     for place, name, part in parts:
         setattr(place, name, part)
-
-
-def names_are_kept(core, interpreter) -> tuple[Any, str, Any]:
-    """Before each call of a kernel the interpreter looks through all members of the language for its functions."""
-    patch = interpreter._patch_attr
-
-    @cache
-    def names(place: object) -> list[str]:
-        return [name for name, member in inspect.getmembers(place) if core.is_builtin(member)]
-
-    def patch_builtin(place: object, *rest: object):
-        for name in names(place):
-            member = getattr(place, name)
-            if not core.is_builtin(member):
-                return  # a helper: the kernel that calls it has had them all put in
-            patch(place, name, member, *rest)
-
-    return interpreter, "_patch_builtin", patch_builtin
 
 
 def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:

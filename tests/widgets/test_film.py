@@ -23,7 +23,6 @@ def r0(**change):
         (r0(state="running") | {"resumed": ["r0"]}, "r0 resumes."),
         (r0(state="stop") | {"cached": 4}, "r0 ends, and its blocks are free; 1 of them stays cached."),
         ({}, "Nothing runs."),
-        ({"texts": texts(2)}, "r0 and r1 are admitted."),
         ({"texts": texts(4)}, "4 sequences are admitted."),
         ({"texts": texts(2, "length"), "cached": 3}, "r0 and r1 end, and their blocks are free."),
         (

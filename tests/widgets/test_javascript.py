@@ -65,10 +65,6 @@ def check_replays(recording):
         assert json.loads(line) == python_state(replay.seek(step)), f"step {step}"
 
 
-def test_there_is_a_recording_to_replay():
-    assert stored_recordings()
-
-
 @pytest.mark.parametrize("name", stored_recordings())
 def test_a_stored_recording_is_replayed_alike(name):
     check_replays(stored_recordings()[name])
