@@ -130,7 +130,6 @@ def test_a_misspelled_name_of_the_package():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_blocks": 0}, "num_blocks must be a whole number of at least 1, got 0"),
         ({"max_prompt_tokens": -1}, "max_prompt_tokens must be"),
         ({"drafter": "x"}, "drafter is PromptLookup"),
         ({"fused": 1}, "fused must be one of"),

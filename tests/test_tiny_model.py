@@ -1,7 +1,4 @@
-"""The checkpoint in data/tiny-qwen2: it loads offline, answers in English, and needs its attention.
-
-The figures that the bounds come from are in data/tiny-qwen2/README.md.
-"""
+"""The checkpoint in data/tiny-qwen2: it loads offline, answers in English, and needs its attention."""
 
 import torch
 

@@ -60,8 +60,10 @@ def test_no_error_of_a_kernel_leaves_its_check_but_an_interrupt(error):
 
 @interpreted
 def test_a_fence_stops_what_reaches_outside_and_notes_the_rest():
-    kernel = define("@triton.jit\ndef f(out, x, N: tl.constexpr):\n    i = tl.arange(0, 4)\n"
-                    "    tl.store(out + i, tl.load(x + i, mask=i < N, other=0.0))")["f"]  # fmt: skip
+    kernel = define(
+        "@triton.jit\ndef f(out, x, N: tl.constexpr):\n    i = tl.arange(0, 4)\n"
+        "    tl.store(out + i, tl.load(x + i, mask=i < N, other=0.0))"
+    )["f"]
     memory = Memory()
     out, x = memory.put("out", torch.zeros(4)), memory.put("x", torch.arange(3.0))
     memory.run(lambda: kernel[(1,)](out, x, 3))

@@ -57,13 +57,23 @@ EDITS = {
         ("tables + b * table_stride", "tables", "reads the first one's table"),
         ("acc / total", "acc", "not divided by the sum"),
         (" * scale", "", "The scale is missing"),
-        ("s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float(\"-inf\"))",
-         "s = tl.sum(k * query[None, :], 1) * scale", "count as scores of 0"),
-        ("tl.load(v_cache + row[:, None] + d[None, :], mask=filled[:, None], other=0.0)",
-         "tl.load(v_cache + row[:, None] + d[None, :])", "NaN comes out"),
+        (
+            's = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float("-inf"))',
+            "s = tl.sum(k * query[None, :], 1) * scale",
+            "count as scores of 0",
+        ),
+        (
+            "tl.load(v_cache + row[:, None] + d[None, :], mask=filled[:, None], other=0.0)",
+            "tl.load(v_cache + row[:, None] + d[None, :])",
+            "NaN comes out",
+        ),
         ("m, total, acc = take(m, total, acc, s, v)", PLAIN, NO_MAXIMUM),
-        (FULL, "slot = tl.load(tables + b * table_stride + position // SIZE, mask=filled, other=0) * SIZE"
-         " + position % SIZE", "does not fit into 32 bits"),
+        (
+            FULL,
+            "slot = tl.load(tables + b * table_stride + position // SIZE, mask=filled, other=0) * SIZE"
+            " + position % SIZE",
+            "does not fit into 32 bits",
+        ),
     ],
     "grouped": [
         ("(b * KV_HEADS + kv_head) * GROUP + r", "b * KV_HEADS * GROUP + kv_head + r * KV_HEADS", "dealt out in turn"),
@@ -71,15 +81,18 @@ EDITS = {
         ("tl.max(s, 1)", "tl.max(s, 0)", "raises an error"),
         ("total = total * rescale + tl.sum(p, 1)", "total = total + tl.sum(p, 1)", "The sum so far"),
         ("acc = acc * rescale[:, None]", "acc = acc", "The output so far"),
-        ("s = tl.where(filled[None, :], s, float(\"-inf\"))", "", "count as scores of 0"),
+        ('s = tl.where(filled[None, :], s, float("-inf"))', "", "count as scores of 0"),
         ("k_cache, slot, filled, kv_head", "k_cache, slot, filled, 0", "Several programs load"),
         (MAXIMUM, PLAIN_ROWS, NO_MAXIMUM),
         (MAXIMUM, MAXIMUM.replace("tl.max(s, 1)", "tl.max(tl.max(s, 1), 0)"), "NaN comes out of the arithm"),
         ('tl.full([ROWS], float("-inf"), tl.float32)', "tl.zeros([ROWS], tl.float32)", NO_MAXIMUM),
     ],
     "split": [
-        ("return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1",
-         "return 1", "The smallest case that differs"),
+        (
+            "return max(1, min(3 * processors // (batch * kv_heads), -(-tokens // 128))) if tokens >= 256 else 1",
+            "return 1",
+            "The smallest case that differs",
+        ),
         ("-(-tokens // 128)", "tokens // 128", "The smallest case that differs"),
         ("max(1, min(", "(min(", "The smallest case that differs"),
         ("begin = split * tiles // splits * TILE", "begin = 0", "Several programs load the same keys"),
@@ -89,25 +102,34 @@ EDITS = {
         ("m + tl.log(total)", "m", "The parts weigh exp(m)"),
         ("tl.exp(log - tl.max(log, 0))", "tl.exp(log)", NO_MAXIMUM),
         ("tokens >= 256", "tokens > 256", "The smallest case that differs"),
-        ("part = row * splits + split\n    tl.store(parts", "part = row * splits\n    tl.store(parts",
-         "Two programs store the same element"),
+        (
+            "part = row * splits + split\n    tl.store(parts",
+            "part = row * splits\n    tl.store(parts",
+            "Two programs store the same element",
+        ),
         ("weight = tl.exp(log - tl.max(log, 0))", "weight = log", "NaN comes out of the arithm"),
-        ("begin = split * tiles // splits * TILE\n    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)",
-         "per = tl.cdiv(length, splits)\n    begin = split * per\n    stop = begin + per",
-         "elements of k_cache were loaded that nothing has written"),
+        (
+            "begin = split * tiles // splits * TILE\n"
+            "    stop = tl.minimum((split + 1) * tiles // splits * TILE, length)",
+            "per = tl.cdiv(length, splits)\n    begin = split * per\n    stop = begin + per",
+            "elements of k_cache were loaded that nothing has written",
+        ),
     ],
     "launch": [
         ("    return out\n", "", "is a `return` missing?"),
         ("tables.stride(0), dim", "tables.shape[1], dim", "tables.stride(0) elements apart"),
         (".to(tl.int64)", "", "does not fit into 32 bits"),
         ("max(1, min(8, tables.shape[1] * size // 128))", "1", "One program reads all 700 keys"),
-        ("head = (b * kv_heads + kv_head) * GROUP + r", "head = b * kv_heads * GROUP + kv_head + r * kv_heads",
-         "dealt out in turn"),
+        (
+            "head = (b * kv_heads + kv_head) * GROUP + r",
+            "head = b * kv_heads * GROUP + kv_head + r * kv_heads",
+            "dealt out in turn",
+        ),
         ("(batch * heads,)", "(batch,)", "Not all of"),
         ("@triton.jit\ndef join", "def join", "no @triton.jit above its def"),
         ("    join_kernel[(batch * heads,)]", "    0 and join_kernel[(batch * heads,)]", "Not all of tensor"),
     ],
-}  # fmt: skip
+}
 RIGHT_EDITS = {
     "launch": [
         ("SPLITS=triton.next_power_of_2(splits)", "SPLITS=8"),

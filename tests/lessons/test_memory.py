@@ -35,8 +35,13 @@ def test_kv_bytes_of_known_models():
 
 def test_from_config_reads_what_transformers_writes(tmp_path):
     config = {
-        **{"model_type": "qwen2", "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-        **{"hidden_size": 896, "max_position_embeddings": 32768, "torch_dtype": "bfloat16"},
+        "model_type": "qwen2",
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "hidden_size": 896,
+        "max_position_embeddings": 32768,
+        "torch_dtype": "bfloat16",
     }
     (file := tmp_path / "config.json").write_text(json.dumps(config))
     for given_as in (config, file, str(file), {"model_type": "sees_too", "text_config": config}):

@@ -15,14 +15,11 @@ def spare():
     try:
         from triton.runtime import interpreter
 
-        parts = [
-            helpers_find_the_language_ready(interpreter),
-            overflows_are_not_looked_for(interpreter),
-        ]
+        parts = [helpers_find_the_language_ready(interpreter), overflows_are_not_looked_for(interpreter)]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
         return
-    for place, name, part in parts:
-        setattr(place, name, part)
+    for part in parts:
+        setattr(*part)
 
 
 def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:

@@ -1,4 +1,4 @@
-"""Explore, guess, quiz and the block grid in a real JupyterLab, by keyboard."""
+"""Explore, guess and the block grid in a real JupyterLab, by keyboard."""
 
 import pytest
 
@@ -14,7 +14,6 @@ def draw(size, text, dark):
 explore(draw, "Point.", size=(range(20), 5), text="a b c d", dark=False)""",
     "from pagedlab_lessons.widgets.guess import guess\nasked = guess('How much?', '%')",
     "print('beside ' * 2)\ntold = asked.reveal(42.5, 'for a reason')\ntold",
-    "from pagedlab_lessons.widgets.quiz import Quiz\nQuiz('01')",
     "from pagedlab_lessons.widgets import BlockPoolWidget\nBlockPoolWidget(num_blocks=8)",
     "# behind the last widget",
 ]

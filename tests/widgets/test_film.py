@@ -16,7 +16,6 @@ def r0(**change):
     ("step", "said"),
     [
         ({"step": 0}, "No request is here yet. Every block is free."),
-        (r0(state="waiting"), "r0 waits."),
         (r0(state="running"), "r0 is admitted."),
         ({"computed": {"r0": [3, 4]}}, "r0 continues."),
         (r0(state="swapped") | {"preempted": {"r0": "swap"}}, "Out of blocks: r0 is preempted."),

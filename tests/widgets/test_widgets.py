@@ -41,7 +41,10 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     state = click(widget, "write", sequence="s1")
     assert [pool.refcount(b) for b in range(12)] == [2, 2, 2] + [1] * 9 == state["counts"][:12]
     assert [text.split(":")[0] for text, _ in state["log"]] == [
-        *("new s0", "fork s0 into s1", "new chat", "append 1 to s1"),
+        "new s0",
+        "fork s0 into s1",
+        "new chat",
+        "append 1 to s1",
     ]
     assert state["copies"] == [[3, 11]]
     assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
