@@ -130,15 +130,12 @@ def test_a_misspelled_name_of_the_package():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_blocks": 0}, "num_blocks must be a whole number of at least 1, got 0"),
         ({"max_prompt_tokens": -1}, "max_prompt_tokens must be"),
         ({"drafter": "x"}, "drafter is PromptLookup"),
         ({"fused": 1}, "fused must be one of"),
         ({"block_table": dict}, "block_table must be a subclass"),
-        ({"prefix_caching": 5}, "prefix_caching must be a subclass"),
         ({"attention_backend": 3}, "an attention backend that is no function must be one of .*, got 3"),
         ({"model": ""}, "model must be a folder, a .gguf file or a hub id"),
-        ({"model": 3}, "model must be a folder"),
         ({"device": "gpu"}, "device must be one of 'auto', 'cpu'"),
         ({"dtype": "int3"}, "dtype must be one of"),
     ],

@@ -12,7 +12,6 @@ from pagedlab.recipes.beam import beam_search, beams
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
 from support.engines import assert_idle, breaking_at, drain, exactly, finished, ids_of, prompt_of
 from support.engines import engine as poisoned
-from support.faults import Fault, raising_at
 from support.refused import refused
 
 
@@ -148,24 +147,6 @@ def test_the_engine_serves_others_between_the_steps(tiny):
         done |= finished(llm.step())
     done |= drain(llm)
     assert ids_of([done[request_id] for request_id in added]) == wanted
-    assert_idle(llm)
-
-
-@pytest.mark.parametrize("step", range(4))
-def test_a_step_that_fails_drops_everything_and_the_next_search_starts_clean(tiny, step):
-    """The prompt has two chunks, so the first two steps are its. Another search is told."""
-    prompt, options = prompt_of(tiny, 15), {"width": 3, "max_tokens": 5}
-    expected = [beam.token_ids for beam in beam_search(engine(tiny), prompt, **options)]
-    llm = engine(tiny, max_batch_tokens=8)
-    other = beams(llm, [5, 6], width=2)
-    next(other)
-    llm.forward = raising_at(step, llm.forward)
-    with pytest.raises(Fault):
-        beam_search(llm, prompt, **options)
-    assert_idle(llm)
-    with pytest.raises(RuntimeError, match=r"^a step failed, and the engine was reset: ask again$"):
-        next(other)
-    assert [beam.token_ids for beam in beam_search(llm, prompt, **options)] == expected
     assert_idle(llm)
 
 

@@ -211,7 +211,6 @@ def test_weights_that_are_loaded_all_the_same(spoilt, tiny):
     ("options", "said"),
     [
         ({"softcap": 30.0}, "takes softcap"),
-        ({"something_new": 0}, "takes something_new"),
         ({"is_causal": False}, "takes is_causal"),
         ({"attention_mask": torch.ones(1, 1, 2, 2)}, "takes attention_mask"),
     ],

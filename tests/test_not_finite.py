@@ -17,7 +17,7 @@ from pagedlab import LLM, SamplingParams
 from pagedlab.outputs import NOT_FINITE
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.penalties import Penalties
-from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM
+from pagedlab.recipes.speculative import DraftModel, SpeculativeLLM
 from pagedlab.sampling import NO_TOKEN, sample_rows
 from pagedlab_serve.cli.chat import converse
 from pagedlab_serve.cli.main import main
@@ -68,7 +68,6 @@ def test_the_sampler_marks_a_row(asked, temperature):
 
 DRAFTERS = {
     "none": lambda tiny, texts: None,
-    "lookup": lambda tiny, texts: PromptLookup(k=3),
     "right": lambda tiny, texts: Recalls(3, texts, 0.0, random.Random(0)),
     "model": lambda tiny, texts: DraftModel(tiny, k=3),
 }
@@ -78,7 +77,6 @@ ASKED = {
     "logprobs": {"logprobs": 2},
     "penalty": {"adjust": Penalties(repetition=1 + 1e-9), "logprobs": 0},
     "min_p": {"temperature": 1e-6, "min_p": 0.1},
-    "stop": {"stop": ("zzzz",)},
 }
 
 

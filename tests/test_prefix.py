@@ -243,14 +243,6 @@ def serve(cache, tokens, salt=None):
     return table
 
 
-def hit(cache, tokens, salt=None):
-    """How many of these tokens a prompt with one more would find."""
-    table = cache.match([*tokens, 0], salt)
-    found = table.num_tokens
-    table.free()
-    return found
-
-
 @pytest.mark.parametrize("is_twin", [False, True])
 def test_a_block_is_hashed_once_however_often_its_table_is_registered(is_twin):
     cache = PrefixCache(BlockPool(128, 4))
@@ -264,16 +256,6 @@ def test_a_block_is_hashed_once_however_often_its_table_is_registered(is_twin):
             table.append(1)
             cache.register(table, range(length))
     assert calls == [16] + 49 * [24]
-
-
-def test_a_chosen_salt_cannot_pass_for_a_parent():
-    """Its root is the name of the block with the token 115, "s"."""
-    salt = "\0\0\0"
-    assert hash_chain([7], 1, salt)[0] == hash_chain([115, 7], 1)[1]
-    cache = PrefixCache(BlockPool(16, 1))
-    serve(cache, [115, 7, 9]).free()
-    assert hit(cache, [7, 9], salt) == 0
-    assert hit(cache, [115, 7, 9]) == 3
 
 
 def test_bad_arguments_change_nothing():

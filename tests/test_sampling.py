@@ -171,9 +171,16 @@ def test_no_two_engines_and_requests_draw_with_the_same_seed():
 
 def test_what_the_host_must_sample():
     fast = {
-        "max_tokens": 5, "temperature": 0.7, "top_k": 3, "top_p": 0.5, "n": 3, "stop": "x", "ignore_eos": True,
-        "seed": 5, "adjust": Penalties(1.1, 0.1, 0.1),
-    }  # fmt: skip
+        "max_tokens": 5,
+        "temperature": 0.7,
+        "top_k": 3,
+        "top_p": 0.5,
+        "n": 3,
+        "stop": "x",
+        "ignore_eos": True,
+        "seed": 5,
+        "adjust": Penalties(1.1, 0.1, 0.1),
+    }
     host = [{"logprobs": 0}, {"min_p": 0.1}, {"adjust": Penalties(bias={1: 1.0})}, {"adjust": lambda *row: row[0]}]
     assert {*fast, *(name for one in host for name in one)} == {each.name for each in fields(SamplingParams)}
     assert not wants_host(SamplingParams(**fast))

@@ -149,10 +149,14 @@ def fuzz(tiny, seed, num_requests, kind, make=toy):
     while counts["requests"] < num_requests:
         others = []  # somebody outside the engine, who takes blocks and gives them back
         llm = make(
-            tiny, num_blocks=rng.randint(6, 24), max_batch_tokens=rng.choice([1, 4, 7, 20, 64]),
-            max_sequences=rng.choice([1, 5, 9, 30]), prefix_caching=rng.random() < 0.5,
-            scheduler=checked(kind, others, counts), block_pool=rng.choice(list(POOLS.values())),
-        )  # fmt: skip
+            tiny,
+            num_blocks=rng.randint(6, 24),
+            max_batch_tokens=rng.choice([1, 4, 7, 20, 64]),
+            max_sequences=rng.choice([1, 5, 9, 30]),
+            prefix_caching=rng.random() < 0.5,
+            scheduler=checked(kind, others, counts),
+            block_pool=rng.choice(list(POOLS.values())),
+        )
         others.append(BlockTable(llm.pool))
         if make is not toy_ahead:
             llm.on_step(lambda llm=llm: poison(llm))

@@ -15,8 +15,6 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pagedlab import BlockTable
-from pagedlab.prefix import PrefixCache
 from pagedlab.recipes.beam import beams
 from pagedlab.recipes.logprobs import score
 from pagedlab.recipes.speculative import PromptLookup, SpeculativeLLM
@@ -155,16 +153,17 @@ def test_a_callback_that_fails_is_named_and_breaks_nothing(tiny, name):
 def test_a_failed_step_ends_all_requests(tiny):
     llm = toy(tiny)
     first = llm.add(PROMPT, PLAIN)
-    stream = llm.stream([3, 4], PLAIN)
-    next(stream)
+    stream, search = llm.stream([3, 4], PLAIN), beams(llm, [5, 6], width=2)
+    next(stream), next(search)
     llm.forward = raising_at(0, checksum, Fault)
     with pytest.raises(Fault):
         llm.generate([PROMPT], PLAIN)
     llm.generate([[3, 4]], PLAIN)
     dropped, *_ = llm.step()
     assert (dropped.request_id, dropped.outputs[0].finish_reason) == (first, "error"), "though others generated since"
-    with pytest.raises(RuntimeError, match="was reset"):
-        next(stream)
+    for reader in (stream, search):
+        with pytest.raises(RuntimeError, match="was reset"):
+            next(reader)
     assert_starts_clean(llm, answers(toy(tiny)), "reset")
 
 
@@ -228,19 +227,3 @@ def test_an_abort_inside_a_step_waits_for_the_next(tiny):
     assert all_ids_of([drain(llm)[second]]) == expected
     assert seen[0].outputs[0].finish_reason == "abort"
     assert llm.pool.num_used == 0
-
-
-def test_a_table_class_reaches_a_prefix_cache_class(tiny):
-    class Mine(BlockTable):
-        pass
-
-    class Cache(PrefixCache):
-        pass
-
-    seen = set()
-    llm = toy(tiny, block_table=Mine, prefix_caching=Cache)
-    llm.on_step(lambda: seen.update(type(sequence.table) for sequence in llm.sequences()))
-    llm.generate([PROMPT], PLAIN)
-    llm.generate([PROMPT], PLAIN)
-    assert llm.stats.cached_tokens > 0
-    assert seen == {Mine}

@@ -11,14 +11,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import nbformat
 import pytest
 from pagedlab_lessons.capstone import OPTIONS, Workbench
 from pagedlab_lessons.checks import check
 
 from pagedlab.kernels.runtime import INTERPRETED
-from support.exercises import EXERCISES, SOLUTION, edited_answer, imports_of, run_cell, solution_of
-from support.paths import ROOT
+from support.exercises import EXERCISES, SOLUTION, edited_answer, run_cell, solution_of
 
 HERE = Path(__file__).parent
 HINT = re.compile(r"<summary>\s*Hint \d\s*</summary>")
@@ -127,12 +125,3 @@ def test_answers_where_there_is_a_gpu():
     command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
-
-
-@pytest.mark.parametrize("name", ["01_fragmentation", "02_block_pool"])
-def test_the_first_notebooks_do_without_torch(name):
-    cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
-    imports = [line for cell in cells if cell.cell_type == "code" for line in imports_of(cell.source)]
-    assert imports
-    code = "\n".join([*imports, "dir(check)", "import sys", "sys.exit('torch' in sys.modules)"])
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

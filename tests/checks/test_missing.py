@@ -1,17 +1,10 @@
-"""What a reader runs into when something is missing: a browser, or the cells above."""
+"""What a reader runs into when the cells above have not run."""
 
 import ast
 
 import pytest
 
-from support import browser
 from support.exercises import EXERCISES, run_cell
-
-
-def test_a_missing_chromium_is_named(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CHROMIUM", raising=False)
-    assert browser.missing() == "no chromium found: install it, or set CHROMIUM to its path"
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)

@@ -1,19 +1,5 @@
 """Plausible wrong answers to the exercises of notebook 01, and right ones that differ from the solution."""
 
-from pagedlab.blocks import blocks_for
-
-
-def waste(lengths, size):
-    return 1 - sum(lengths) / sum(blocks_for(n, size) * size for n in lengths)
-
-
-def stops_at_the_first_above(lengths, limit):
-    size = 1
-    while size < 1024 and waste(lengths, size * 2) < limit:
-        size *= 2
-    return size
-
-
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "users_that_fit": [
@@ -51,6 +37,5 @@ WRONG = {
     ],
 }
 RIGHT = {
-    "largest_block": [stops_at_the_first_above],
     "useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]],
 }

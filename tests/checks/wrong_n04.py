@@ -1,29 +1,5 @@
 """Plausible wrong answers to the exercises of notebook 04, and right ones that differ from the solution."""
 
-from pagedlab.blocks import BlockTable
-
-Tables = list[BlockTable]
-
-# Reordering -----------------------------------------------------------------------------------------------------------
-
-
-def copies_the_numbers_without_counting(tables, parents):
-    new = []
-    for parent in parents:
-        table = BlockTable(tables[parent].pool)
-        table.block_ids, table.num_tokens = tables[parent].block_ids[:], tables[parent].num_tokens
-        new.append(table)
-    return new
-
-
-def overwrites_while_reading(tables, parents):
-    for i, parent in enumerate(parents):
-        if parent != i:
-            fork = tables[parent].fork()
-            tables[i].free()
-            tables[i] = fork
-    return tables
-
 
 def first_child_keeps_the_table(tables, parents):
     """Right: only the second and further children of a beam are forks."""
@@ -36,15 +12,6 @@ def first_child_keeps_the_table(tables, parents):
         if i not in kept:
             table.free()
     return new
-
-
-# Counting -------------------------------------------------------------------------------------------------------------
-
-
-def cached_by_remainder(prompt_tokens, n, block_size):
-    """Right: what is left to compute is the rest of the last block, or all of it."""
-    rest = prompt_tokens % block_size or block_size
-    return (n - 1) * prompt_tokens, (n - 1) * (prompt_tokens - rest)
 
 
 FREE = "    for table in tables:\n        table.free()\n"
@@ -95,14 +62,4 @@ EDITS = {
         ("(prompt_tokens - 1) // block_size * block_size", "(prompt_tokens - 1) // block_size"),
     ],
 }
-WRONG = {
-    "reorder_beams": [copies_the_numbers_without_counting, overwrites_while_reading],
-}
-RIGHT = {
-    "reorder_beams": [
-        first_child_keeps_the_table,
-    ],
-    "saved_prefill": [
-        cached_by_remainder,
-    ],
-}
+RIGHT = {"reorder_beams": [first_child_keeps_the_table]}

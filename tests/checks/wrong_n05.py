@@ -4,17 +4,6 @@ from pagedlab_lessons.checks.n05 import ChecksOwnTokens
 
 from pagedlab.prefix import PrefixCache
 
-# leaf before parent -------------------------------------------------------------------------------------------
-
-
-def deepest(last_used, parent):
-    def depth(block):
-        above = parent[block]
-        return 0 if above is None else 1 + depth(above)
-
-    return max(last_used, key=depth)
-
-
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "prefix_cache": [
@@ -58,7 +47,6 @@ EDITS = {
     ],
 }
 WRONG = {
-    "leaf_first": [deepest],
     "foreign_kv": [["AT", "BT"], ["AT", "A", "AT"], ["C"], "AT"],
 }
 RIGHT = {

@@ -1,31 +1,12 @@
 """Plausible wrong answers to the exercises of notebook 06, and right ones that differ from the solution."""
 
-from math import inf
-
-import torch
 from pagedlab_lessons.checks.n06 import online_step
-
-Tensor = torch.Tensor
-State = tuple[Tensor, Tensor, Tensor]
-
-# the update ---------------------------------------------------------------------------------------------------
 
 
 def in_place(m, total, out, scores, v):
     """Right, and writes over what it was given."""
     new = online_step(m, total, out, scores, v)
     return m.copy_(new[0]), total.copy_(new[1]), out.copy_(new[2])
-
-
-# the merge of two halves --------------------------------------------------------------------------------------
-
-
-def by_logarithms(a, b):
-    """Right: the sums by way of log-sum-exp."""
-    m, empty = torch.maximum(a[0], b[0]), torch.maximum(a[0], b[0]) == -inf
-    total = torch.exp(torch.logaddexp(a[0] + a[1].log(), b[0] + b[1].log()) - m).masked_fill(empty, 0)
-    out = sum(torch.exp(x[0] - m).masked_fill(empty, 0) * x[2] for x in (a, b))
-    return m, total, torch.as_tensor(out)
 
 
 def step_in_fp32(*state_and_block):
@@ -97,5 +78,4 @@ RIGHT_EDITS = {
 }
 RIGHT = {
     "softmax_step": [in_place, step_in_fp32],
-    "merge_halves": [by_logarithms],
 }

@@ -21,12 +21,6 @@ class CountsByRequest(Scheduler):
         return fits[0]
 
 
-ADMIT = """\
-        while self.waiting and len(self.running) < self.max_sequences and self.may_admit(self.waiting[0]):
-            self.running.append(self.waiting.popleft())
-        for seq in self.running:
-"""
-
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
     "schedule": [

@@ -10,20 +10,6 @@ from pagedlab_serve.engine_thread import run_loop
 # The loop -----------------------------------------------------------------------------------------------------
 
 
-def goes_on_with_the_inbox_after_none(inbox, busy, step):
-    stops = False
-    while not stops:
-        try:
-            while True:
-                work = inbox.get(block=not busy() and not stops)
-                stops = stops or work is None
-                if work is not None:
-                    work()
-        except queue.Empty:
-            if not stops:
-                step()
-
-
 def steps_after_every_batch(inbox, busy, step):
     """It steps although the functions may have added nothing."""
     while True:
@@ -68,10 +54,6 @@ def counted(tenant, cache_salt):
     return "".join("-" if part is None else f"{len(part)}:{part}" for part in (tenant, cache_salt))
 
 
-def length_first(tenant, cache_salt):
-    return f"{'-' if tenant is None else len(tenant)} {tenant} {'-' if cache_salt is None else '+'} {cache_salt}"
-
-
 SALT = "json.dumps([tenant, cache_salt])"
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
@@ -99,18 +81,9 @@ EDITS = {
             "str(hash((tenant, cache_salt)))",
             "bits at most",
         ),
-        (SALT, 'f"{tenant}|{cache_salt}"', "These two must not share blocks"),
         (SALT, "f\"('{tenant}', '{cache_salt}')\"", "These two must not share blocks"),
         (SALT, "__import__('unicodedata').normalize('NFKC', repr([tenant, cache_salt]))", "must not share blocks"),
-        *(
-            (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()[:{n}]", words)
-            for n, words in (
-                (2, "must not share blocks"),
-                (3, "must not share blocks"),
-                (16, "64 bits at most"),
-            )
-        ),
-        (SALT, "__import__('hashlib').sha256(f'{tenant}{cache_salt}'.encode()).hexdigest()", "must not share blocks"),
+        (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()[:3]", "must not share blocks"),
         (SALT, "__import__('hashlib').sha256(f'{tenant}|{cache_salt}'.encode()).hexdigest()", "must not share blocks"),
         (SALT, f"__import__('hashlib').sha256({SALT}.encode()).hexdigest()[:31]", "124 bits at most"),
     ],
@@ -122,17 +95,10 @@ RIGHT_EDITS = {
     ],
 }
 WRONG = {
-    "engine_loop": [
-        goes_on_with_the_inbox_after_none,
-        steps_after_every_batch,
-    ],
+    "engine_loop": [steps_after_every_batch],
     "closed_salt": [modulo, of_the_tenant_only],
 }
 RIGHT = {
     "engine_loop": [run_loop, looks_before_it_takes],
-    "closed_salt": [
-        salt_for,
-        length_first,
-        counted,
-    ],
+    "closed_salt": [salt_for, counted],
 }

@@ -1,19 +1,4 @@
-"""Plausible wrong answers to the exercises of notebook 14, and right ones that differ from the solution."""
-
-from itertools import groupby
-
-from pagedlab_lessons.measuring import OURS
-
-
-def by_groups(runs):
-    ratios = {}
-    for key, group in groupby(sorted(runs), key=lambda run: run.compared):
-        rates = {run.engine: run.tokens_per_s for run in group}
-        ours = rates.pop(OURS, None)
-        if ours is not None and rates:
-            ratios[key] = ours / max(rates.values())
-    return ratios
-
+"""Plausible wrong answers to the exercises of notebook 14."""
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {
@@ -51,5 +36,3 @@ EDITS = {
         ),
     ],
 }
-RIGHT_EDITS = {}
-RIGHT = {"fair_ratios": [by_groups]}

@@ -1,10 +1,8 @@
 """Wrong answers to the exercises of notebook 15: each has one mistake that readers make."""
 
-import torch
 from pagedlab_lessons.capstone import Workbench
 
 from pagedlab import LLM, BlockPool, BlockTable, Scheduler
-from pagedlab.sampling import sample_rows
 
 EDITS = {
     "my_pool": [
@@ -70,16 +68,11 @@ class TakesTheFirst(BlockPool):
         return 0
 
 
-def likeliest(logits, params, numbers):
-    return sample_rows(logits, params, [0.5] * len(params)).clamp(max=torch.iinfo(torch.int16).max) * 0
-
-
 WRONG = {
     "my_engine": [
         bench("my_table", Leaks),
         bench("my_scheduler", NeverPreempts),
         bench("my_pool", TakesTheFirst),
-        bench("my_sample", likeliest),
         bench("my_step", type("Idle", (LLM,), {"advance": lambda self: []})),
     ],
 }

@@ -34,7 +34,6 @@ def run(*arguments):
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
         (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
-        (["generate", "", *TINY], "error: the prompt is empty"),
         (["generate", "hi", *TINY, "--attention", "nix"], "'nix' is not one of 'auto', 'torch', 'triton'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
         (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),
@@ -68,13 +67,6 @@ def test_a_pipe_sends_the_prompt_and_gets_the_text_alone(monkeypatch, capsys, ti
     monkeypatch.setattr("sys.stdin.read", lambda: "")
     assert run("generate", *TINY) == 2
     assert "name a prompt" in capsys.readouterr().err
-
-
-def test_download_fetches(monkeypatch, capsys):
-    fetched = []
-    monkeypatch.setattr("pagedlab_serve.hub.download", fetched.append)
-    assert run("download") == run("download", "some/model") == 0
-    assert fetched == [DEFAULT_MODEL, "some/model"]
 
 
 def test_info_names_versions_and_the_model(capsys, monkeypatch):

@@ -145,11 +145,9 @@ def test_what_cannot_be_split(plan, heads, width, ranks, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ranks": 4}, "2 KV heads cannot be shared evenly by 4 ranks"),
         ({"device": "cuda:1"}, "device must be one of 'auto', 'cpu', 'cuda'"),
         ({"attention_backend": print}, "the name of an attention backend"),
         ({"model": "no/such/model"}, "'no/such/model' is no folder"),
-        ({"block_size": 0}, "block_size"),
     ],
 )
 def test_refused_before_anything_starts(monkeypatch, options, said):

@@ -158,4 +158,5 @@ test("what Python says is text", () => {
   model.change("state", forked({ ...words, tables: [table], focus: ATTACK }));
   assert.equal(host.querySelectorAll("img").length, 0);
   assert.equal(find(".pl-alert").textContent, ATTACK);
+  assert.ok(find(".pl-goal").textContent.includes(ATTACK));
 });

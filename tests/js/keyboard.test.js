@@ -65,16 +65,6 @@ test("arrow keys, Home and End move from part to part, three of which are a row"
   }
 });
 
-test("other keys, and keys of an input, are left alone", () => {
-  roving(root, "button", () => 3);
-  root.innerHTML = '<button id="a"></button><input id="amount">';
-  focus("a");
-  assert.equal(press("PageDown"), true);
-  focus("amount");
-  assert.equal(press("ArrowLeft"), true);
-  assert.equal(document.activeElement.id, "amount");
-});
-
 test("there is one Tab stop: the first part, then the one that had the focus last", () => {
   const keepTabStop = roving(root, "button", () => 3);
   const stops = () => [...root.querySelectorAll('[tabindex="0"]')].map(({ id }) => id);

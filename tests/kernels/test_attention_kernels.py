@@ -1,4 +1,4 @@
-"""What only Triton's kernels have: plans, splits, tiles, strides and refusals; and KV is written.
+"""What only Triton's kernels have: plans, splits, tiles, strides and refusals.
 
 tests/attention compares every backend on the same batches, the kernels among them.
 """
@@ -18,7 +18,6 @@ from support.attention_cases import (
     KERNEL_DTYPES,
     make,
     nan_in_fresh_memory,
-    set_scores_of_a_million,
 )
 from support.attention_cases import assert_as_close_as_torch as assert_close
 from support.refused import refused
@@ -62,14 +61,6 @@ MIXED = [(1, 400), (20, 20), (2, 300), (0, 300), (1, 0), (1, 255), (1, 256)]
 def test_splits_add_up(splits, lengths, dtype, seed):
     """However often keys may be split: sequences of one split, of all of them, of any number between, and of none."""
     check(make(seed, lengths, dtype=dtype), splits=splits)
-
-
-@pytest.mark.parametrize(("splits", "sign"), [(2, "mixed"), (3, "negative"), (2, "positive")])
-def test_splits_of_scores_of_a_million(splits, sign, seed):
-    for lengths in ([(1, 40), (9, 9), (3, 35)], [(1, 40), (1, 300), (1, 1)]):
-        case = make(seed, lengths)
-        set_scores_of_a_million(case, sign, seed)
-        check(case, 1.0, splits=splits)
 
 
 @pytest.mark.parametrize("lengths", [[(2, 5), (0, 40), (1, 70)], [(3, 3), (0, 0), (0, 9)], [(20, 33), *[(0, 2)] * 19]])
@@ -174,9 +165,6 @@ def test_without_a_gpu_kernels_are_interpreted_though_transformers_imports_trito
     """
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
-
-
-# Writing KV ------------------------------------------------------------------------------------------------------
 
 
 # The ladder of notebook 07 --------------------------------------------------------------------------------------

@@ -161,15 +161,6 @@ def test_limits_of_equal_logits(logits, limits):
     assert_each_kept_token_has_its_share(torch.tensor(logits), **limits)
 
 
-def test_each_row_follows_its_own_limits(generator):
-    """A greedy row ignores them."""
-    logits = torch.randn(1, 50, generator=generator).expand(4, -1)
-    likeliest = int(logits[0].argmax())
-    last = int((logits[0].softmax(0).cumsum(0) > 0.999).nonzero()[0])
-    tokens = sampled(logits, [1.0, 1.0, 0.0, 1.0], 0.999, [0, 1, 3, 0], [1.0, 1.0, 0.5, 1e-9])
-    assert tokens.tolist() == [last, likeliest, likeliest, likeliest]
-
-
 def test_no_excluded_token_is_drawn_where_two_chunks_meet(generator):
     """Sums are rounded, so `u` may fall between the last token of a chunk and the first likely one of the next."""
     logits = torch.randn(20, CHUNK, generator=generator)

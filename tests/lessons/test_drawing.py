@@ -127,4 +127,3 @@ def test_no_other_file_of_lessons_and_widgets_repeats_the_palette():
 def test_the_style_sheet_of_the_grid_has_a_pattern_for_each_hatch():
     css = (PACKAGE / "widgets" / "block_grid.css").read_text()
     assert [int(number) for number in re.findall(r"^\.pl-p(\d) ", css, re.MULTILINE)] == list(range(1, len(HATCHES)))
-    assert "--p: color-mix(in srgb, var(--c) 62%, #000)" in css, "the lines of a hatch, here and in elements.py"

@@ -35,8 +35,13 @@ def test_kv_bytes_of_known_models():
 
 def test_from_config_reads_what_transformers_writes(tmp_path):
     config = {
-        **{"model_type": "qwen2", "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-        **{"hidden_size": 896, "max_position_embeddings": 32768, "torch_dtype": "bfloat16"},
+        "model_type": "qwen2",
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "hidden_size": 896,
+        "max_position_embeddings": 32768,
+        "torch_dtype": "bfloat16",
     }
     (file := tmp_path / "config.json").write_text(json.dumps(config))
     for given_as in (config, file, str(file), {"model_type": "sees_too", "text_config": config}):
@@ -156,8 +161,6 @@ def test_at_most_so_many_run_at_once():
     [
         ((2000, 100), {"name": "max", "num_slots": 4096, "max_length": 2048}),
         ((60, 5), {"name": "paged", "num_slots": 70, "block_size": 16}),
-        ((70, 5), {"name": "paged", "num_slots": 70, "block_size": 16}),
-        ((33, 1), {"name": "oracle", "num_slots": 63}),
     ],
 )
 def test_a_request_that_does_not_fit_alone_ends_the_run(request_, allocator):

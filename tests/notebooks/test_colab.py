@@ -12,7 +12,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import normalise_notebooks
 from colab_cell import colab_cell, is_for_colab
-from support.packages import installed_by
 from time_notebooks import code_of
 
 
@@ -58,4 +57,4 @@ def test_in_colab_it_runs_once_and_never_installs_torch(colab, cell, tmp_path, m
         packages = [word for word in words[2:] if not word.startswith("-")]
         if words[0] == "pip" and "--no-deps" not in words:
             assert packages
-            assert not installed_by(packages) & {"torch", "triton"}
+            assert not any(package.startswith(("torch", "triton")) for package in packages)

@@ -4,7 +4,7 @@ import html
 import re
 import subprocess
 import sys
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 
 import nbformat
 import pytest
@@ -16,25 +16,17 @@ from support.accessibility import violations
 from support.pages import in_browser, open_chromium
 from support.paths import NOTEBOOKS, ROOT, each_notebook
 from support.site import serving
-from support.warm import processes
 
 sys.path.append(str(ROOT / "docs"))
 import site_words
 
-for needed in ("myst_nb", "furo", "latex2mathml"):
+for needed in ("sphinx", "myst_nb", "furo", "latex2mathml"):
     pytest.importorskip(needed, reason="the site needs tools/setup_env.py --site")
-build = pytest.importorskip("sphinx.cmd.build", reason="the site needs tools/setup_env.py --site")
 
 pytestmark = pytest.mark.timeout(900)  # the first test builds the site, which takes long on a busy machine
 
 # What a browser loads of itself: not links, which wait for a click.
 LOADED = re.compile(r"""(?:\bsrc=|<link[^>]*\bhref=|url\(|@import\s)\s*["']?\s*(?:https?:)?//[^\s"')]+""")
-
-
-def run_sphinx(arguments, complaints):
-    """Build the site; what Sphinx complains about goes to a file."""
-    with complaints.open("w", encoding="utf-8") as file, redirect_stderr(file):
-        sys.exit(build.main(arguments))
 
 
 @pytest.fixture(scope="session")  # the test in a browser runs after all others
@@ -44,11 +36,9 @@ def site(tmp_path_factory):
     arguments = ["-q", "-W", "--keep-going", "-c", ROOT / "docs"]
     arguments += ["-D", f"html_extra_path={nothing}"]  # without JupyterLite, which may have been built here
     arguments += ["-d", folder / "trees", ROOT, folder / "html"]
-    complaints = folder / "complaints"
-    process = processes().Process(target=run_sphinx, args=([str(argument) for argument in arguments], complaints))
-    process.start()
-    process.join()
-    assert (process.exitcode, complaints.read_text(encoding="utf-8")) == (0, "")
+    command = [sys.executable, "-m", "sphinx", *arguments]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
     subprocess.run([sys.executable, ROOT / "tools" / "build_front.py", folder / "html"], check=True)
     return folder / "html"
 

@@ -117,6 +117,9 @@ def test_carries_every_file_of_the_package_and_its_licence(wheel):
     assert source <= carried
     rest = {name for name in carried - source if ".dist-info/" not in name}
     assert all(name.startswith("pagedlab/data/") for name in rest)
+    notebooks = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert notebooks == {Path(name).name for name in rest if name.endswith(".ipynb")}
+    assert "pagedlab/data/docs/glossary.md" in rest
     assert any(name.endswith("LICENSE") for name in carried)
 
 
@@ -129,15 +132,6 @@ def test_the_command_pagedlab_comes_with_the_wheel_and_writes_its_status_alone_t
     status = r"loading .*\nmodel: tiny-qwen2 .*\nattention: .*\n\n3 tokens in .*\n"
     printed = run(python.with_name("pagedlab"), "generate", "hi", "--max-tokens", "3", status=status)
     assert re.fullmatch(r"\s?[^\n]+\n", printed), "the text alone, because stdout is no terminal"
-
-
-def test_the_notebooks_come_with_the_wheel(python):
-    folder = python.parent / "series"
-    printed = run(python.with_name("pagedlab"), "notebooks", str(folder), "--no-open")
-    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert printed.startswith(f"{len(names)} notebooks copied to {folder};")
-    assert {path.name for path in folder.iterdir()} == {*names, "docs"}
-    assert (folder / "docs" / "glossary.md").exists()
 
 
 REPOSITORY_FILE = re.compile(

@@ -1,12 +1,10 @@
 """The small module runs alone, in an empty folder."""
 
-import os
 import shutil
+import subprocess
 import sys
-import traceback
 
 from support.paths import ROOT
-from support.warm import processes
 
 ALONE = f"""
 import pagedlab
@@ -25,22 +23,8 @@ assert len(texts) == 1, texts
 """
 
 
-def run(folder, code):
-    """Run code with the package in that folder; its error goes to a file there."""
-    os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    try:
-        exec(code, {})
-    except BaseException:
-        (folder / "error").write_text(traceback.format_exc())
-        raise
-
-
 def test_the_small_module_runs_alone(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", "recipes")
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=ignored)
-    process = processes().Process(target=run, args=(tmp_path, ALONE))
-    process.start()
-    process.join()
-    error = tmp_path / "error"
-    assert process.exitcode == 0, error.read_text() if error.exists() else process.exitcode
+    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

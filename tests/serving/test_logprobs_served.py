@@ -61,15 +61,13 @@ def test_a_completion_in_openais_shape_streamed_and_whole(client, echo, seed):
             assert 2 <= len(top) <= 3
 
 
-@pytest.mark.parametrize("is_cached", [False, True])
-def test_a_harness_scores_as_transformers_does(server, tiny, is_cached):
+def test_a_harness_scores_as_transformers_does(server, tiny):
     """The request of lm-evaluation-harness's local-completions, and its arithmetic: endings in several contexts."""
     contexts = ["The capital of France is", STORY, "Two and two make", "One day a little girl named"] * 4
     endings = [" Paris.", " little girl named Lily. She", " five", " Tim"] * 4
     pairs = [(tiny.encode(a), tiny.encode(b)) for a, b in zip(contexts, endings, strict=True)]
     body = {"model": MODEL, "prompt": [a + b for a, b in pairs], "temperature": 0, "max_tokens": 1}
-    if is_cached:  # the cache has no logits
-        httpx.post(f"{server.url}/v1/completions", json=body)
+    httpx.post(f"{server.url}/v1/completions", json=body)  # now the cache has all of it, but no logits
     body |= {"logprobs": 1, "seed": 1234, "echo": True}
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
     assert answer["usage"]["completion_tokens"] == len(pairs)

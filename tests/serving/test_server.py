@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 
 import httpx
 import openai
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL, Model
 from pagedlab.recipes.penalties import Penalties
-from pagedlab_serve.app import create_app, salt_for
+from pagedlab_serve.app import create_app
 from pagedlab_serve.background import listen
 from pagedlab_serve.engine_thread import run_loop
 from pagedlab_serve.openai_api import ChatRequest, CompletionRequest
@@ -98,19 +98,11 @@ def test_n_sampled_texts_of_two_prompts_streamed_and_whole(client, alone, seed, 
     assert (last.choices, last.usage) == ([], whole.usage)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "params"),
-    [
-        *((field, value, {field: value}) for field, value in (("top_k", 2), ("top_p", 0.4), ("min_p", 0.3))),
-        ("repetition_penalty", 2.0, {"adjust": Penalties(2.0)}),
-        ("presence_penalty", 2.0, {"adjust": Penalties(presence=2.0)}),
-        ("frequency_penalty", 2.0, {"adjust": Penalties(frequency=2.0)}),
-        ("logit_bias", {"7": 9.0}, {"adjust": Penalties(bias={7: 9.0})}),
-    ],
-)
-def test_what_changes_the_draw_is_passed_on(field, value, params):
-    asked = CompletionRequest(prompt=STORY, **{field: value})
-    assert asked.sampling(9) == SamplingParams(9, 1.0, **params)
+def test_what_changes_the_draw_is_passed_on():
+    limits = {"top_k": 2, "top_p": 0.4, "min_p": 0.3}
+    penalties = {"repetition_penalty": 1.5, "presence_penalty": 2.0, "frequency_penalty": 0.5, "logit_bias": {"7": 9.0}}
+    asked = CompletionRequest(prompt=STORY, **limits, **penalties)
+    assert asked.sampling(9) == SamplingParams(9, 1.0, adjust=Penalties(1.5, 2.0, 0.5, {7: 9.0}), **limits)
 
 
 def test_new_tokens_of_a_request_that_does_not_say(tiny):
@@ -170,8 +162,6 @@ REFUSED = [
     ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools", None, "tools: this server does not support it"),
     ({"prompt": 5}, "prompt", None, "prompt: Input should be a valid list or Input should be a valid string"),
     ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format", None, "response_format"),
-    ({"prompt": ""}, None, None, "the prompt is empty"),
-    ({"prompt": [7, 99999]}, None, None, "a token id in the prompt must be"),
     ({"prompt": "\ud800"}, None, None, "must be valid Unicode"),
     ({"prompt": "word " * 3000}, None, "context_length_exceeded", "takes 2048, new ones included"),
     ({"n": 2, "temperature": 0}, None, None, "would all be the same"),
@@ -297,10 +287,7 @@ def test_blocks_are_shared_within_a_tenant_and_a_salt_only(tiny):
         assert [found(server, key) for key in ("a", "b")] == [0, 48]
 
 
-def test_no_two_pairs_have_one_salt_and_keys_that_make_no_sense_are_refused(llm):
-    pairs = list(product([None, "", "a", "ab", "b", '", "', "null", "a,b"], repeat=2))
-    assert len({salt_for(*pair) for pair in pairs}) == len(pairs)
-    assert salt_for(None, None) is None
+def test_keys_that_make_no_sense_are_refused(llm):
     for keys in ([], "secret", [""], [7]):
         with refused("api_keys"):
             create_app(llm, api_keys=keys)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -130,14 +129,10 @@ def jupyter_lab(root: Path, chromium) -> Iterator[Lab]:
             file = scratch / "settings" / f"{plugin}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(value), encoding="utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         homes = {f"JUPYTER_{kind}_DIR": str(scratch / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         options = {
             "ServerApp.ip": "127.0.0.1",
-            "ServerApp.port": port,
-            "ServerApp.port_retries": 50,  # another program may take the free port first
+            "ServerApp.port_retries": 50,  # another program may have the usual port
             "ServerApp.root_dir": root,
             "ServerApp.disable_check_xsrf": True,
             "IdentityProvider.token": "",
@@ -226,8 +221,3 @@ def set_theme(page, theme: str):
     """Switch to "light" or "dark" and wait until the page has it."""
     page.evaluate("t => window.jupyterapp.commands.execute('apputils:change-theme', { theme: t })", THEMES[theme])
     page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(theme == "light").lower())
-
-
-def save(page):
-    """Save the notebook."""
-    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")

@@ -6,48 +6,20 @@ where one of the parts has another form, the interpreter stays as slow as it is.
 
 from __future__ import annotations
 
-import inspect
-import math
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 
 def spare():
     """Put all faster parts in."""
     try:
-        from triton.language import core
         from triton.runtime import interpreter
 
-        parts = [
-            names_are_kept(core, interpreter),
-            helpers_find_the_language_ready(interpreter),
-            numpy_types_are_kept(interpreter),
-            shapes_are_kept(core),
-            overflows_are_not_looked_for(interpreter),
-        ]
+        parts = [helpers_find_the_language_ready(interpreter), overflows_are_not_looked_for(interpreter)]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
         return
-    for place, name, part in parts:
-        setattr(place, name, part)
-
-
-def names_are_kept(core, interpreter) -> tuple[Any, str, Any]:
-    """Before each call of a kernel the interpreter looks through all members of the language for its functions."""
-    patch = interpreter._patch_attr
-
-    @cache
-    def names(place: object) -> list[str]:
-        return [name for name, member in inspect.getmembers(place) if core.is_builtin(member)]
-
-    def patch_builtin(place: object, *rest: object):
-        for name in names(place):
-            member = getattr(place, name)
-            if not core.is_builtin(member):
-                return  # a helper: the kernel that calls it has had them all put in
-            patch(place, name, member, *rest)
-
-    return interpreter, "_patch_builtin", patch_builtin
+    for part in parts:
+        setattr(*part)
 
 
 def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
@@ -66,37 +38,6 @@ def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
             raise interpreter.InterpreterError(repr(error)) from error
 
     return interpreter.InterpretedFunction, "__call__", call
-
-
-def numpy_types_are_kept(interpreter) -> tuple[Any, str, Any]:
-    """For each load and store the interpreter makes a table of NumPy's types."""
-    make = interpreter._get_np_dtype
-    kept = {}
-
-    def numpy_type(kind):
-        if kind.name not in kept:
-            kept[kind.name] = make(kind)
-        return kept[kind.name]
-
-    return interpreter, "_get_np_dtype", numpy_type
-
-
-def shapes_are_kept(core) -> tuple[Any, str, Any]:
-    """Each result is a tensor, which wraps each number of its shape."""
-    if "self.numel = constexpr(math.prod(self.shape))" not in inspect.getsource(core.tensor.__init__):
-        raise AttributeError("tensors have other fields")
-
-    @cache
-    def wrapped(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        return core.tuple([core.constexpr(size) for size in shape]), core.constexpr(math.prod(shape))
-
-    def begin(self, handle, type):
-        self.handle = handle
-        self.type = type
-        self.dtype = type.scalar
-        self.shape, self.numel = wrapped(tuple(type.shape) if type.is_block() else ())
-
-    return core.tensor, "__init__", begin
 
 
 def overflows_are_not_looked_for(interpreter) -> tuple[Any, str, Any]:

@@ -9,18 +9,13 @@ from multiprocessing.context import BaseContext
 IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2"]
 
 
-def can_copy() -> bool:
-    """Whether the system can copy a process."""
-    return "forkserver" in multiprocessing.get_all_start_methods()
-
-
 @cache
 def processes() -> BaseContext:
     """Each process is a copy of one that has imported these, and nothing of this package.
 
     Where the system cannot copy a process, each imports for itself.
     """
-    if not can_copy():
+    if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)

@@ -5,7 +5,6 @@ PAGEDLAB_REQUIRE_BROWSER=1 makes a missing browser a failure instead of a skip.
 """
 
 import json
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -19,9 +18,8 @@ CELLS = {
     "w": "from pagedlab_lessons.widgets import BlockPoolWidget, Stage\nw = BlockPoolWidget()\nw",
     "big": "big = BlockPoolWidget(num_blocks=1024)\nbig",
     "live": """
-import sys, time
-from support.fake_engine import FakeEngine
-engine = FakeEngine(num_blocks=64, block_size=16)
+from pagedlab_lessons.checks.n09 import ToyEngine
+engine = ToyEngine(num_blocks=64, block_size=16)
 live = Stage(engine)
 live""",
 }
@@ -48,8 +46,7 @@ print(json.dumps(dict(
 
 @pytest.fixture(scope="module")
 def opened(lab):
-    find_tests = f"import sys; sys.path += [{str(Path(__file__).parents[1])!r}]"
-    browser.write_notebook(lab.root / "widgets.ipynb", [find_tests, *CELLS.values(), "# a place for a second view"])
+    browser.write_notebook(lab.root / "widgets.ipynb", [*CELLS.values(), "# a place for a second view"])
     with lab.notebook("widgets.ipynb") as page:
         browser.run_all(page)
         assert browser.cell_errors(page) == []
@@ -253,11 +250,11 @@ def test_the_stage_follows_an_engine_loses_nothing_and_is_moved_by_hand(page):
     def wait_for(step):
         page.wait_for_function("([root, step]) => root.dataset.at === step", arg=[root, str(step)], timeout=15_000)
 
-    stage.python("for i in range(3):\n    engine.add(f't{i}', 6 + i)\nfor _ in range(40):\n    engine.step()")
+    stage.python("for i in range(3):\n    engine.add(6 + i, 40)\nengine.run()")
     stage.root.locator(".ps-rate").select_option("32")
-    stage.python("engine.end(); live.end()")
-    wait_for(41)
-    for step in (41, 17, 0, 33, 34):
+    stage.python("live.end()")
+    wait_for(40)
+    for step in (40, 17, 0, 33, 34):
         stage.root.locator(".pl-scrubber").fill(str(step))
         wait_for(step)
         shown = stage.root.evaluate(PAGE_STATE)

@@ -1,4 +1,4 @@
-"""Explore, guess, quiz and the block grid in a real JupyterLab, by keyboard."""
+"""Explore, guess and the block grid in a real JupyterLab, by keyboard."""
 
 import pytest
 
@@ -14,7 +14,6 @@ def draw(size, text, dark):
 explore(draw, "Point.", size=(range(20), 5), text="a b c d", dark=False)""",
     "from pagedlab_lessons.widgets.guess import guess\nasked = guess('How much?', '%')",
     "print('beside ' * 2)\ntold = asked.reveal(42.5, 'for a reason')\ntold",
-    "from pagedlab_lessons.widgets.quiz import Quiz\nQuiz('01')",
     "from pagedlab_lessons.widgets import BlockPoolWidget\nBlockPoolWidget(num_blocks=8)",
     "# behind the last widget",
 ]
@@ -122,12 +121,3 @@ def test_shift_enter_in_the_number_field_makes_a_sequence(page):
     grid.locator(".pl-toolbar .pl-amount").fill("3")
     page.keyboard.press("Shift+Enter")
     rows.nth(before).get_by_text("3 tokens").wait_for()
-
-
-def test_what_is_typed_when_the_notebook_is_closed_goes_nowhere(lab):
-    browser.write_notebook(lab.root / "closed.ipynb", CELLS[:1])
-    with lab.notebook("closed.ipynb") as page:
-        browser.run_all(page)
-        page.locator(".px-root input[type=text]").press_sequentially(" e")
-    page.wait_for_timeout(300)
-    assert not [line for line in page.problems if "Cannot send" in line]  # JupyterLab has complaints of its own

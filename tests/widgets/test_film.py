@@ -3,8 +3,6 @@
 import pytest
 from pagedlab_lessons.widgets.film import film, roles_of, sentence
 
-RUNNING = {"prompt": 2, "state": "running", "blocks": [0, [0, 1]]}
-
 
 def texts(number, state="running"):
     return {f"r{i}": {"state": state} for i in range(number)}
@@ -18,15 +16,12 @@ def r0(**change):
     ("step", "said"),
     [
         ({"step": 0}, "No request is here yet. Every block is free."),
-        (r0(state="waiting"), "r0 waits."),
         (r0(state="running"), "r0 is admitted."),
         ({"computed": {"r0": [3, 4]}}, "r0 continues."),
         (r0(state="swapped") | {"preempted": {"r0": "swap"}}, "Out of blocks: r0 is preempted."),
-        (r0(state="waiting") | {"preempted": {"r0": "recompute"}}, "Out of blocks: r0 is preempted."),
         (r0(state="running") | {"resumed": ["r0"]}, "r0 resumes."),
         (r0(state="stop") | {"cached": 4}, "r0 ends, and its blocks are free; 1 of them stays cached."),
         ({}, "Nothing runs."),
-        ({"texts": texts(2)}, "r0 and r1 are admitted."),
         ({"texts": texts(4)}, "4 sequences are admitted."),
         ({"texts": texts(2, "length"), "cached": 3}, "r0 and r1 end, and their blocks are free."),
         (
@@ -48,7 +43,6 @@ def test_what_happened_in_a_step_is_one_sentence(step, said):
             ["", "system", "\n", "You", " are", "", "\n", "", "user", "\n", "Hi"],
             {0: "", 1: "system", 2: "", 3: "", 4: "", 5: "", 6: "", 7: "", 8: "user", 9: ""},
         ),
-        (["", "\n", "user"], {}),
         (["user", "\n", "Why"], {}),
     ],
 )

@@ -1,10 +1,8 @@
 """Notebooks in JupyterLab: the first cell alone makes a picture that is whole, moves and lights up; and the quiz.
 
-tests/test_notebooks.py runs all cells. PAGEDLAB_EVERY_CELL=1 runs them here too, in the browser. Without it, cells that
-are not run are left out: to draw them takes most of the time.
+tests/test_notebooks.py runs all cells. Here cells that are not run are left out: to draw them takes most of the time.
 """
 
-import os
 from contextlib import contextmanager
 
 import nbformat
@@ -75,30 +73,13 @@ def first_cell_run(lab, path, root, text, **options):
         assert page.problems == []
 
 
-def click_challenge(page):
-    goal = page.locator(".pl-goal:visible")
-    root = goal.locator("xpath=..")
-    clicks = [("60", "new", ""), *3 * [("14", "fork", "s0")], *(("14", "append", f"s{i}") for i in range(4))]
-    for step, (tokens, op, sequence) in enumerate(clicks):
-        root.locator(".pl-amount").fill(tokens)
-        if sequence:
-            root.locator(".pl-sequence").select_option(sequence)
-        root.locator(f'[data-op="{op}"]').click()
-        root.locator(".pl-log li").nth(step).wait_for()
-    goal.get_by_text("Done.").wait_for()
-
-
 def click_timeline(page):
     timeline = page.locator('.px-root:has([data-say^="step 2, tokens"]):has([data-say^="block 13"])').first
     timeline.locator('[data-say^="step 2, tokens"]').click()
     timeline.locator('[data-say^="r0, step 2, decode"]').wait_for()
 
 
-# Widgets further down that are clicked: the cells that make them, and the clicks.
-CLICKS = {
-    "03_copy_on_write": (["widget", "challenge"], click_challenge),
-    "09_continuous_batching": (["09-04", "09-03", "09-22", "09-30", "09-31"], click_timeline),
-}
+TIMELINE = ["09-04", "09-03", "09-22", "09-30", "09-31"]  # the cells of 09 that make a timeline
 
 
 def answer_quiz(page, name):
@@ -115,11 +96,10 @@ def answer_quiz(page, name):
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(lab, name):
+def test_the_first_cell_alone_makes_the_picture_and_a_timeline_further_down_works(lab, name):
     control, keys, before, after = MOVES[name]
-    ids, click = CLICKS.get(name, ([], lambda page: None))
-    runs_every_cell = bool(os.environ.get("PAGEDLAB_EVERY_CELL"))
-    path = f"notebooks/{name}.ipynb" if runs_every_cell else shortened(lab, name, [*ids, "quiz"])
+    ids = ["quiz"] if name != "09_continuous_batching" else [*TIMELINE, "quiz"]
+    path = shortened(lab, name, ids)
     with first_cell_run(lab, path, ".px-root", before, shares_kernel=True) as (page, root):
         assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is not folded"
         if name != "06_online_softmax":  # a plot has no parts
@@ -132,10 +112,9 @@ def test_the_first_cell_alone_makes_the_picture_and_widgets_further_down_work(la
         if not keys:
             root.locator(control).click()
         root.get_by_text(after).locator("visible=true").first.wait_for(timeout=15_000)
-        page.evaluate(RUN, [*ids, "quiz"])
-        if runs_every_cell:
-            browser.run_all(page)
-        click(page)
+        page.evaluate(RUN, ids)
+        if TIMELINE[0] in ids:
+            click_timeline(page)
         answer_quiz(page, name[:2])
 
 

@@ -65,10 +65,6 @@ def check_replays(recording):
         assert json.loads(line) == python_state(replay.seek(step)), f"step {step}"
 
 
-def test_there_is_a_recording_to_replay():
-    assert stored_recordings()
-
-
 @pytest.mark.parametrize("name", stored_recordings())
 def test_a_stored_recording_is_replayed_alike(name):
     check_replays(stored_recordings()[name])
@@ -89,14 +85,6 @@ def test_a_run_with_copies_preemptions_and_a_cache_is_replayed_alike(tiny, sched
     fields = {field for step in recording["steps"] for field in step}
     assert {"copies", "hits", "kept", "evicted"} <= fields
     check_replays(recording)
-
-
-def test_a_recording_whose_first_steps_were_forgotten_is_replayed_alike(tiny):
-    llm = LLM(tiny, num_blocks=64, block_size=4, verbose=False)
-    with Recorder(llm, most=8) as recorder:
-        llm.generate(list(PROMPTS), exactly(20))
-    assert recorder.forgotten
-    check_replays(json.loads(json.dumps(recorder.recording)))
 
 
 def test_sequences_look_alike():

@@ -12,7 +12,6 @@ from pagedlab_lessons.widgets.picture import picture_of_stage, words_of
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay
 from support.engines import exactly
-from support.fake_engine import FakeEngine
 from support.plain_pool import PlainPool
 
 PROMPTS = [
@@ -88,20 +87,20 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny):
 
 
 def test_updates_are_throttled_and_the_end_sends_the_last_step():
-    engine, sent = FakeEngine(num_blocks=200), []
+    engine, sent = ToyEngine(num_blocks=200), []
     stage = Stage(engine)
     stage.observe(sent.append, "recorded")
-    engine.add("a", 1)
-    for _ in range(500):
-        engine.step()
+    engine.add(1, 500)
+    engine.run()
     stage.end()
     assert len(stage.recorded["steps"]) == 501
     assert len(sent) < 100
 
 
 def test_a_large_pool_is_drawn_in_part_and_counted_in_full():
-    engine = FakeEngine(num_blocks=5000)
-    engine.add("a", 4 * 2000)
+    engine = ToyEngine(num_blocks=5000, max_batch_tokens=4 * 2000)
+    engine.add(4 * 2000, 2)
+    engine.step()
     recording = Stage(engine).recorded
     assert (recording["drawn"], recording["num_blocks"], recording["steps"][0]["used"]) == (1024, 5000, 2000)
     assert max(map(int, recording["steps"][0]["counts"])) == 1023
@@ -110,11 +109,8 @@ def test_a_large_pool_is_drawn_in_part_and_counted_in_full():
 def test_people_have_their_names_on_the_stage(tiny):
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
     with Stage(llm, names={"Anna": "old mill", "Ben": "bell"}) as stage:
-        llm.generate(PROMPTS[:3], SamplingParams(max_tokens=3, n=2, temperature=1.0, seed=0))
-    named = {
-        name for step in stage.recorded["steps"] for field in ("texts", "computed") for name in step.get(field, {})
-    }
-    assert {name.split(".")[0] for name in named} == {"r0", "Anna", "Ben"}
+        llm.generate(PROMPTS[:3], exactly(3))
+    assert {*stage.replay(1).sequences} == {"r0", "Anna", "Ben"}
     assert "Anna" in stage.picture().drawing()
     assert unpacked(stage.opening() or {})["recorded"] == json.loads(json.dumps(stage.recorded))
 

@@ -1,19 +1,19 @@
-"""JupyterLab's stop button in 08 and 09: the cell ends, the books are whole, and the next run writes what it should.
+"""A cell of 08 or 09 that is interrupted: it ends, the books are whole, and the next run writes what it should.
 
-With -s it says how long each press took. PAGEDLAB_MODEL names the model; PAGEDLAB_PRESSES=20 presses that often.
+JupyterLab's stop button asks the kernel for the same. PAGEDLAB_MODEL names the model; PAGEDLAB_PRESSES=20 interrupts
+that often.
 """
 
 import os
-import random
-import time
+from threading import Timer
 
 import nbformat
 import pytest
+from jupyter_client import KernelManager
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
-from support import browser
 from support.paths import ROOT
-
-pytestmark = pytest.mark.browser
 
 PRESSES = int(os.environ.get("PAGEDLAB_PRESSES", "2"))
 # Words in the cells of the notebook that are needed; then a cell that takes long, what is asked of the same engine
@@ -46,48 +46,23 @@ assert not llm.num_unfinished and not llm.pool.num_used
 assert tokens({again}) == tokens({fresh})
 assert not llm.num_unfinished and not llm.pool.num_used
 llm.pool.check([])
-print("right")
 """
-RUN = """async (index) => {
-    window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
-    window.cell = window.jupyterapp.commands.execute('notebook:run-cell');
-}"""
-STATUS = "(status) => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === status"
-OUTPUTS = """(index) => window.jupyterapp.shell.currentWidget.content.widgets[index].model.outputs.toJSON()
-    .map((output) => output.ename || output.text).join(' ')"""
-
-
-def shortened(name, folder):
-    """Write the notebook's cells that the test needs and its own two; how many are the notebook's."""
-    needed, long, again, fresh = CELLS[name]
-    cells = [c.source for c in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if c.cell_type == "code"]
-    setup = [next(cell for cell in cells if word in cell) for word in needed]
-    browser.write_notebook(folder / f"{name}.ipynb", [*setup, long, CHECK.format(again=again, fresh=fresh)])
-    return len(setup)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_the_stop_button(lab, name, seed):
-    rng, first = random.Random(seed), shortened(name, lab.root)
-    with lab.notebook(f"{name}.ipynb", shares_kernel=True) as page:
+def test_a_cell_that_is_stopped(name, rng):
+    needed, long, again, fresh = CELLS[name]
+    cells = [c.source for c in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if c.cell_type == "code"]
+    setup = [next(cell for cell in cells if word in cell) for word in needed]
+    presses = PRESSES * [long, CHECK.format(again=again, fresh=fresh)]
+    notebook = new_notebook(cells=[new_code_cell(source) for source in [*setup, *presses]])
 
-        def run(index):
-            page.evaluate(RUN, index)
-            page.evaluate("() => window.cell")
-            return page.evaluate(OUTPUTS, index)
+    manager = KernelManager()
 
-        for index in range(first):
-            assert "Error" not in run(index)
-        for _ in range(PRESSES):
-            page.evaluate(RUN, first)
-            page.wait_for_function(STATUS, arg="busy")
-            page.wait_for_timeout(rng.uniform(200, 900))
-            assert page.evaluate(STATUS, "busy"), "it ended before the button was pressed"
-            pressed = time.perf_counter()
-            page.locator('[data-jp-item-name="interrupt"]').first.click()
-            page.wait_for_function(STATUS, arg="idle", timeout=30_000)
-            page.locator(".jp-Cell").nth(first).get_by_text("KeyboardInterrupt").last.wait_for()
-            print(f"{name}: {time.perf_counter() - pressed:.2f} s")
-            assert "KeyboardInterrupt" in page.evaluate(OUTPUTS, first)
-            assert run(first + 1).strip().endswith("right"), page.evaluate(OUTPUTS, first + 1)
-        assert page.problems == []
+    def press(cell, cell_index):
+        if cell.source == long:
+            Timer(rng.uniform(0.2, 0.9), manager.interrupt_kernel).start()
+
+    NotebookClient(notebook, km=manager, on_cell_execute=press, allow_errors=True).execute()
+    errors = [[output.ename for output in cell.outputs if "ename" in output] for cell in notebook.cells]
+    assert errors == [*len(setup) * [[]], *PRESSES * [["KeyboardInterrupt"], []]]

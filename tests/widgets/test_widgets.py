@@ -41,7 +41,10 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
     state = click(widget, "write", sequence="s1")
     assert [pool.refcount(b) for b in range(12)] == [2, 2, 2] + [1] * 9 == state["counts"][:12]
     assert [text.split(":")[0] for text, _ in state["log"]] == [
-        *("new s0", "fork s0 into s1", "new chat", "append 1 to s1"),
+        "new s0",
+        "fork s0 into s1",
+        "new chat",
+        "append 1 to s1",
     ]
     assert state["copies"] == [[3, 11]]
     assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
@@ -231,30 +234,17 @@ WRONG = [
 ]
 
 
-def of_class(wrong, **options):
-    kind = "table" if issubclass(wrong, BlockTable) else "pool"
-    return BlockPoolWidget(**{kind: wrong}, **options)
-
-
 @pytest.mark.parametrize(("wrong", "operations", "said"), WRONG)
-def test_what_a_readers_class_does_wrong_is_shown(wrong, operations, said):
-    widget = of_class(wrong)
+def test_what_a_readers_class_does_wrong_is_shown_and_breaks_no_page(wrong, operations, said):
+    kind = "table" if issubclass(wrong, BlockTable) else "pool"
+    widget = BlockPoolWidget(**{kind: wrong})
     for verb, sequence, n in operations_of(operations):
         click(widget, verb, sequence=sequence, n=n)
     assert said in widget.state["alert"]
-    json.dumps(widget.state)
-    assert widget.picture().drawing()
-
-
-@pytest.mark.parametrize("wrong", [wrong for wrong, _, _ in WRONG])
-def test_no_readers_class_breaks_the_page(wrong, rng):
-    widget = of_class(wrong, num_blocks=8, block_size=4)
-    for _ in range(60):
-        verb = rng.choice([*VERBS, "preset"])
-        name = rng.choice(list(PRESETS)) if verb == "preset" else None
+    for verb in ("undo", "redo", "append", "free", "reset"):
         serial = widget.state["serial"]
-        click(widget, verb, sequence=rng.choice([*widget.tables, None]), n=rng.randrange(1, 12), name=name)
-        assert widget.state["serial"] > serial
+        click(widget, verb, sequence="s0", n=1)
+        assert widget.state["serial"] > serial, "the page gets its answer"
         json.dumps(widget.state)
     assert widget.picture().drawing()
 
