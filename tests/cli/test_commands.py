@@ -102,7 +102,7 @@ def test_notebooks_are_copied_never_overwritten_and_opened(user, more, tmp_path,
     assert {path.name for path in tmp_path.iterdir()} == {*names, "docs"}
     for path in tmp_path.rglob("*.*"):
         for link in re.findall(r"\]\(([\w./-]*(?:docs/\w+\.md|\d\d_\w+\.ipynb))", path.read_text()):
-            assert (path.parent / link).exists(), (path.name, link)
+            assert (path.parent / link).exists(), link
     assert mine.read_text() == "my work"
     assert capsys.readouterr().out.startswith(f"{len(names) - 1} notebooks copied to {tmp_path}")
     opened = [f"--ServerApp.root_dir={tmp_path}", "--LabApp.default_url=/lab/tree/00_start_here.ipynb"]

@@ -26,7 +26,8 @@ SHAPES = {
     "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
 }
 RUNGS = {  # what each rung changes, and what that does
-    "1 one page at a time": "A tile, the keys loaded at once, is one page: much waiting for few keys.",
+    "1 one page at a time": "A tile, the keys loaded at once, is one page: "
+    "much waiting for few keys.",
     "2 a tile of several pages": "A tile is two pages: twice the keys in one wait.",
     "3 heads share a load": "Each key is loaded once for all heads, by a quarter of the programs.",
     "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
