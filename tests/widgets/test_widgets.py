@@ -105,7 +105,7 @@ def play(widget, verb, n, which):
     click(widget, verb, sequence=sequence, n=n)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(OPERATIONS, st.sampled_from([1, 4, 16]))
 def test_state_is_what_pool_and_tables_say_and_every_step_can_be_seen_again(operations, block_size):
     widget = BlockPoolWidget(num_blocks=12, block_size=block_size)

@@ -81,6 +81,7 @@ class Session:
             raise ValueError(f"there is no sequence {sequence!r}; there are {names}")
         if verb == "fork":
             child = child or fresh
+            n = 0
         operation = Operation(verb, str(sequence), n, child)
         if verb in ("new", "fork") and operation.changed in self.tables:
             raise ValueError(
