@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Response
@@ -32,6 +33,7 @@ T = TypeVar("T")
 
 
 def _nothing(value: Any) -> Any:
+    """Refuse a list that is not empty."""
     if value:
         raise PydanticCustomError("unsupported", "this server does not support it: leave it out")
     return value
@@ -292,7 +294,8 @@ def api_error(error: Exception) -> ApiError:
         if not path or errors[0]["type"] == "json_invalid":
             return ApiError(400, "send a JSON object, with Content-Type: application/json")
         # Each form of a field that has several forms has an error of its own.
-        words = dict.fromkeys(each["msg"] for each in errors if _path(each) == path)
+        same = takewhile(lambda each: _path(each) == path, errors)
+        words = dict.fromkeys(each["msg"] for each in same)
         return ApiError(400, f"{path}: {' or '.join(words)}", path)
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))

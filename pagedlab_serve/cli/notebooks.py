@@ -24,18 +24,16 @@ def notebooks(
 ) -> None:
     """Copy the series into a folder of yours and open it in JupyterLab.
 
-    Notebooks that are there already stay as they are.
+    Files that are there already stay as they are.
     """
     if not no_open:
         require("notebooks", "jupyterlab")
     (folder / "docs").mkdir(parents=True, exist_ok=True)
-    present = {path.name for path in folder.iterdir()}
-    missing = [path for path in shipped.notebooks().glob("*.ipynb") if path.name not in present]
-    for notebook in missing:
-        _copy(notebook, folder, "(../docs/", "(docs/")
-    for page in shipped.notebooks().with_name("docs").glob("*.md"):
+    source = shipped.notebooks()
+    copied = [_copy(path, folder, "(../docs/", "(docs/") for path in source.glob("*.ipynb")]
+    for page in source.with_name("docs").glob("*.md"):
         _copy(page, folder / "docs", "(../notebooks/", "(../")
-    typer.echo(f"{len(missing)} notebooks copied to {folder}; those that were there are kept")
+    typer.echo(f"{sum(copied)} notebooks copied to {folder}; those that were there are kept")
     if no_open:
         return
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
@@ -45,7 +43,14 @@ def notebooks(
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
-def _copy(file: Path, folder: Path, link: str, new: str) -> None:
-    """Copy a text file, in which `new` stands for each `link`: it moves closer to its targets."""
+def _copy(file: Path, folder: Path, link: str, new: str) -> bool:
+    """Copy a file into a folder that has none of its name, and return whether it was copied.
+
+    In the copy, `new` stands for each `link`, because the targets of links are closer.
+    """
+    copy = folder / file.name
+    if copy.exists():
+        return False
     text = file.read_text(encoding="utf-8").replace(link, new)
-    (folder / file.name).write_text(text, encoding="utf-8")
+    copy.write_text(text, encoding="utf-8")
+    return True

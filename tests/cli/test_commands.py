@@ -89,22 +89,25 @@ def test_a_taken_port_is_said_before_a_model_is_loaded(capsys):
     assert capsys.readouterr().err.startswith(f"error: cannot listen on port {port} of 127.0.0.1 (")
 
 
-@pytest.mark.parametrize(("user", "more"), [(0, ["--allow-root"]), (1000, [])])
-def test_notebooks_are_copied_never_overwritten_and_opened(user, more, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("user", "more", "kept"), [(0, ["--allow-root"], "03_copy_on_write.ipynb"), (1000, [], "docs/index.md")]
+)
+def test_notebooks_are_copied_never_overwritten_and_opened(user, more, kept, tmp_path, monkeypatch, capsys):
     """JupyterLab refuses to start as root without the option."""
     started = []
     monkeypatch.setattr("os.geteuid", lambda: user, raising=False)
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("subprocess.run", lambda command, **_: started.append(command) or done)
-    (mine := tmp_path / "03_copy_on_write.ipynb").write_text("my work")
+    (mine := tmp_path / kept).parent.mkdir(exist_ok=True)
+    mine.write_text("my work")
     assert run("notebooks", tmp_path) == 0
     names = {path.name for path in notebooks().glob("*.ipynb")}
     assert {path.name for path in tmp_path.iterdir()} == {*names, "docs"}
     for path in tmp_path.rglob("*.*"):
         for link in re.findall(r"\]\(([\w./-]*(?:docs/\w+\.md|\d\d_\w+\.ipynb))", path.read_text()):
-            assert (path.parent / link).exists(), link
+            assert (path.parent / link).exists()
     assert mine.read_text() == "my work"
-    assert capsys.readouterr().out.startswith(f"{len(names) - 1} notebooks copied to {tmp_path}")
+    assert capsys.readouterr().out.startswith(f"{len(names - {kept})} notebooks copied to {tmp_path}")
     opened = [f"--ServerApp.root_dir={tmp_path}", "--LabApp.default_url=/lab/tree/00_start_here.ipynb"]
     assert started == [[sys.executable, "-m", "jupyterlab", *opened, *more]]
 

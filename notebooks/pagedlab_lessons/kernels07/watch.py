@@ -309,7 +309,7 @@ def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
     return run
 
 
-def _called(run: Any, given: Any) -> Any:
+def _called(run: Callable[..., _Result], given: dict[str, Any]) -> _Result:
     return run(**_unpacked(given))
 
 
