@@ -53,6 +53,11 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+
+
 def pytest_collection_finish():
     gc.freeze()  # ... nor later
     gc.enable()

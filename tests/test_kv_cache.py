@@ -14,6 +14,8 @@ from support.refused import refused
 @pytest.fixture(params=[False, True], ids=["torch", "triton"], autouse=True)
 def in_triton(request):
     """Every test with torch's indexing and with the kernels, which run in Triton's interpreter where no GPU is."""
+    if torch.cuda.is_available():
+        pytest.skip("a compiled kernel takes tensors of the GPU alone")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pagedlab.kv_cache.compiles_for", lambda device: request.param)
         yield
@@ -65,11 +67,8 @@ def test_a_cache_has_a_float_dtype(dtype):
 
 
 def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch):
-    for name, told in (
-        ("mem_get_info", (3 << 30, 80 << 30)),
-        ("memory_reserved", 9 << 30),
-        ("memory_allocated", 8 << 30),
-    ):
+    all_told = {"mem_get_info": (3 << 30, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
+    for name, told in all_told.items():
         monkeypatch.setattr(torch.cuda, name, lambda *device, told=told: told)
     cache = KVCache(1, 1, 1, 1, 1)
     assert cache.free_bytes() == 1 << 30

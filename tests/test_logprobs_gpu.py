@@ -1,7 +1,6 @@
 """On a GPU: requests that tell or change something leave the windows and keep their neighbours' texts."""
 
 import pytest
-import torch
 
 from pagedlab.model import TINY_MODEL, load_model
 from pagedlab.recipes.logprobs import score
@@ -9,7 +8,7 @@ from pagedlab.recipes.penalties import Penalties
 from pagedlab_fast import LLM
 from support.engines import all_ids_of, exactly
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+pytestmark = pytest.mark.gpu
 ASKED = [
     {},
     {"logprobs": 3},

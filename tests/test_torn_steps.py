@@ -8,6 +8,7 @@ PAGEDLAB_OPERATIONS=20000 tries that many faults; `make test` tries a few hundre
 """
 
 import gc
+import sys
 import warnings
 from collections import Counter
 from contextlib import suppress
@@ -38,9 +39,6 @@ ENGINES = {
     "drafts": (toy, {"kind": SpeculativeLLM, "drafter": PromptLookup(k=3)}),
     "ahead": (toy_ahead, {"num_blocks": 12}),
 }
-
-# Python reports, and swallows, what is raised while an object is dropped.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Cycle:
@@ -87,7 +85,9 @@ def assert_starts_clean(llm, expected, where):
 
 
 @pytest.fixture(autouse=True)
-def collected_by_the_test_alone(tiny):
+def collected_by_the_test_alone(tiny, monkeypatch):
+    # What is raised while an object is dropped is reported here; pytest would keep it, and all that its frames hold.
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: None)
     gc.disable()
     gc.freeze()  # a collection takes microseconds if it need not look through torch and transformers
     yield

@@ -143,7 +143,7 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
         ax.barh(rows, last[rows] + 1, 1, color=color, linewidth=0)
     ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):
-        ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=7, va="center")
+        ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=9, va="center")
     ax.set(xlim=(0, max(lengths)), ylim=(len(q) - 0.5, -0.5))
     ax.set(xlabel="position of the key", ylabel="new token in the batch")
 

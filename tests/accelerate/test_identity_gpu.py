@@ -17,7 +17,6 @@ from support.engines import engine, ids_of, plain_logits
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
     pytest.mark.skipif("PAGEDLAB_TEST_MODEL" not in os.environ, reason="PAGEDLAB_TEST_MODEL names no Qwen folder"),
 ]
 NEW_TOKENS = 64

@@ -19,6 +19,7 @@ from pagedlab_lessons.readers_code import HAS_ALARM
 from pagedlab_lessons.show import show_source
 
 from pagedlab import BlockPool, BlockTable
+from pagedlab.kernels.runtime import INTERPRETED
 from support import broken
 
 # Stubs --------------------------------------------------------------------------------------------------------
@@ -124,6 +125,8 @@ def raises(error):
 @pytest.mark.parametrize("error", HOSTILE, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("name", ["slot", "block_pool", "engine_loop", "softmax_step", "launch"])
 def test_no_error_leaves_a_check(name, error):
+    if name == "launch" and not INTERPRETED:
+        pytest.skip("it runs in another process, which does not know the error")
     result = getattr(check, name)(raises(error))
     assert result.status == "failed"
     assert type(error).__name__ in result.got

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pagedlab.attention import fastest_backend, paged_attention, paged_decode
 from support.attention_cases import make
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+pytestmark = pytest.mark.gpu
 QWEN, LLAMA = (14, 2, 64), (32, 8, 128)
 
 

@@ -16,15 +16,11 @@ def listed():
     return [TESTS.parent / path for row in rows for path in re.findall(r"`(.*?)`", row)]
 
 
-def test_every_place_in_the_map_exists():
+def test_the_map_names_every_test_file_and_no_other_place():
     places = listed()
     assert len(places) > 20
     for place in places:
         assert place.exists(), f"docs/quality.md: there is no {place.relative_to(TESTS.parent)}"
-
-
-def test_the_map_names_every_test_file():
-    places = listed()
     for file in sorted([*TESTS.rglob("test_*.py"), *TESTS.rglob("*.test.js")]):
         is_named = any(place in places for place in (file, *file.parents))
         assert is_named, f"name {file.relative_to(TESTS.parent)} in docs/quality.md, 'Where a feature is tested'"

@@ -250,7 +250,7 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
     headline, cells = _memory(loads[rung], progress)
     axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
-    if rung[0] == "7":
+    if rung[0] == "8":
         axes += ", split"
     explained = note(
         "number: page; stripe: KV head; colour: sequence; solid: loaded now, by program "

@@ -33,7 +33,8 @@ RUNGS = {  # what each rung changes, and what that does
     "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
     "5 more in flight": "Two tiles are loaded ahead instead of one.",
     "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
-    "7 splits and their merge": (
+    "7 a longer tile": "A tile is four pages: twice the keys in one wait.",
+    "8 splits and their merge": (
         "Programs share a sequence; a merge follows. Drawn: 4 splits, tiles of 32. In use: splits "
         "from 256 tokens on, tiles of 64."
     ),
@@ -94,7 +95,7 @@ def ladder(
         say = f"{name}: {number} {unit}, {value / line:.1%} of {says}"
         bar = Bar([Run(0, value, MARKED if name == now else look)], [name], say)
         lanes.append(Lane(f"{name:25}{number:>6}", [bar]))
-    longest = max(line, *values.values())
+    longest = 1.02 * max(line, *values.values())  # room for the number below the line
     names = f"{unit}; dashed: {says}"
     return Lanes(lanes, longest, line, names, names=212, height=18, every=round(line))
 

@@ -31,11 +31,11 @@ ROW = 40.0  # pixels a chat
 PADDING = Look(NEUTRAL, "//", is_pale=True)
 STORED = Look(SEQUENCE_COLORS[0])
 LOOKS_OF_ROWS = [
-    (STORED, "holds a token"),
+    (STORED, "full colour: holds a token"),
     (PADDING, "padding"),
-    (STORED.tint, "of a chat that has ended"),
+    (STORED.tint, "pale: of a chat that has ended"),
 ]
-LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.tint, "empty slot")]
+LOOKS_OF_BLOCKS = [(STORED, "full colour: holds a token"), (STORED.tint, "empty slot")]
 
 
 class Chat(NamedTuple):
