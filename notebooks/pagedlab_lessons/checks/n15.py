@@ -181,7 +181,8 @@ def _generated(kind: type[LLM]) -> list[list[int]]:
     """Return the tokens of the three texts that a kind of engine writes."""
     llm = kind(load_model(TINY_MODEL, "cpu", verbose=False), num_blocks=16, verbose=False)
     asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
-    done = poisoned(llm).generate([[5, 6, 7, 8, 9], [5, 6, 7]], asked)
+    prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
+    done = poisoned(llm).generate(prompts, asked)
     return [output.token_ids for completion in done for output in completion.outputs]
 
 
