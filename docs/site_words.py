@@ -56,7 +56,7 @@ WORDS = {
         )
     },
     "15_your_engine": {
-        "Run the folded cell and click the parts in the order of a step.": "Click the parts in the order of a step.",
+        "Run the folded cell and move the slider along a step.": "Move the slider along a step.",
     },
     "14_measuring_a_server": {
         "Run the folded cell and move `rate`: above": "Move `rate`: above",

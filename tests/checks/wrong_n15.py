@@ -9,12 +9,12 @@ EDITS = {
         (" + len(self.cached)", "", "cached"),
         ("self.cached.pop(block_id, None)", "pass", "cached"),
         (" and self.keeps(block_id)", "", "ValueError"),
-        ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()", ""),
+        ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()"),
     ],
     "my_table": [
-        ("self.pool.release(source)", "pass", ""),
-        ("> 1", "> 2", ""),
-        ("+ must_copy > self.pool.num_free", "> self.pool.num_free", ""),
+        ("self.pool.release(source)", "pass"),
+        ("> 1", "> 2"),
+        ("+ must_copy > self.pool.num_free", "> self.pool.num_free"),
         ("self.pool.forget(self.block_ids[-1])", "pass", "forgotten"),
     ],
     "my_cache": [
@@ -23,23 +23,24 @@ EDITS = {
         ("self.pool.forget(block_id)", "continue", "longer prompt"),
     ],
     "my_attention": [
-        ("[:length]", "", ""),
-        ("1 + length - n", "length - n", ""),
+        ("[:length]", ""),
+        ("1 + length - n", "length - n"),
         ("repeat_interleave(q.shape[1] // kv_heads, dim=1)", "repeat(1, q.shape[1] // kv_heads, 1)", "differs"),
     ],
     "my_scheduler": [
-        ("self.running[-1]", "self.running[0]", ""),
+        ("self.running[-1]", "self.running[0]"),
         ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
         ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
+        ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "budget"),
     ],
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),
         (", right=True", "", "temperatures"),
-        ("if asked.temperature:", "if True:", ""),
+        ("if asked.temperature:", "if True:"),
     ],
     "my_step": [
         ("self.cache.copy_blocks(plan.copies)", "pass", "tokens"),
-        ("self.update(plan, self.sample(plan, logits))", "[]", ""),
+        ("self.update(plan, self.sample(plan, logits))", "[]"),
         ("self.sample(plan, logits)", "self.sample(plan, -logits)", "tokens"),
     ],
 }

@@ -126,13 +126,14 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
     """Return the lengths of four texts at their end, or `Wrong` for a step that breaks a rule."""
     engine = ToyEngine(scheduler, num_blocks, max_batch_tokens=budget, max_sequences=3)
     running = engine.scheduler.running
-    sequences = [engine.add(prompt, 12) for prompt in (9, 3, 14, 6)]
+    # The third prompt takes the whole pool of 9 blocks.
+    sequences = [engine.add(prompt, 36 - prompt) for prompt in (9, 3, 33, 6)]
     while engine.scheduler.waiting or running:
         youngest = running[-1:]
         plan = engine.step()
         tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
         if not 0 < tokens <= budget:
-            raise Wrong("A step computes tokens, within its budget.", budget, tokens)
+            raise Wrong("A step computes tokens, within its budget.", f"1 to {budget}", tokens)
         if len(running) > 3:
             raise Wrong("Too many run.", "at most 3", len(running))
         first = next(iter(plan.preempted), None)
@@ -149,9 +150,9 @@ def my_scheduler(answer: Any) -> str:
         answer,
         Scheduler,
         [(64, 64), (64, 5), (9, 64), (9, 5)],
-        "Every text gets its 12 tokens.",
+        "Every text ends with 36 tokens.",
         through=_lengths,
-        told="{0} blocks of 4, {1} tokens a step, prompts of 9, 3, 14 and 6",
+        told="{0} blocks of 4, {1} tokens a step, prompts of 9, 3, 33 and 6",
     )
     return "Every text is finished: with room, in chunks, and in a pool that is too small for all."
 
@@ -176,23 +177,20 @@ def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]
     return sample_rows(logits, params, numbers)
 
 
-def _generated(
-    kind: type[LLM], prompts: list[Any], params: list[SamplingParams]
-) -> list[list[int]]:
-    """Return the tokens of each text that a kind of engine writes."""
+def _generated(kind: type[LLM]) -> list[list[int]]:
+    """Return the tokens of the three texts that a kind of engine writes."""
     llm = kind(load_model(TINY_MODEL, "cpu", verbose=False), num_blocks=16, verbose=False)
-    done = poisoned(llm).generate(prompts, params)
+    asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
+    prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
+    done = poisoned(llm).generate(prompts, asked)
     return [output.token_ids for completion in done for output in completion.outputs]
 
 
 @exercise
 def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
-    asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
-    prompts = [[5, 6, 7, 8, 9], [5, 6, 7]]
     with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
-        got, expected = (_generated(kind, prompts, asked) for kind in (answer, LLM))
-        agree(expected, got, "The tokens of the three texts:")
+        agree(_generated(LLM), _generated(answer), "The tokens of the three texts:")
     return "Plan, copies, batch, forward pass, tokens: a step."
 
 
@@ -206,11 +204,12 @@ def my_engine(answer: Any) -> str:
     llm = answer.engine(model, block_size=4, num_blocks=16, max_batch_tokens=16, verbose=False)
     poisoned(llm)
     seen = Counter[str]()
-    with trying("generate(prompts)", "generate(prompt, SamplingParams(n=2, temperature=1))"):
+    with trying("generate(prompts)", "generate(prompts[3], samples)", "generate([7] * 62)"):
         llm.pool.subscribe(lambda event: seen.update([event.kind]))
         done = llm.generate(prompts, asked)
         seen["preemption"] = llm.stats.preemptions
         llm.generate(prompts[3], samples)
+        llm.generate([7] * 62, SamplingParams(max_tokens=1))  # takes the whole pool
         right = generate_baseline(model, prompts, 12, ignore_eos=True).token_ids
         for prompt, expected, completion in zip(prompts, right, done, strict=True):
             tokens = completion.outputs[0].token_ids
