@@ -90,7 +90,7 @@ def frames_of(recording: dict[str, Any]) -> list[Frame]:
         tables = []
         for row, one in enumerate(sequences):
             look = Look(sequence_color(row))
-            tables.append(Table(f"r{row}", one.blocks, one.tokens, look, one.words))
+            tables.append(Table(f"s{row}", one.blocks, one.tokens, look, one.words))
         if tables:
             frames.append(Frame(tables, replay.now["readings"]["keys"]))
     return frames
@@ -113,7 +113,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     for table in frame.tables:
         held = [blocks[number] for number in table.blocks if number is not None]
         short = [replace(block, words=block.words[:1]) for block in held]
-        shown = Blocks((held, short), (longest, 4), height=(27, 24))
+        shown = Blocks((held, short), (longest, 4), height=(40, 24))
         tables.append(Named(table.name, shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
@@ -128,7 +128,6 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
             "In a block: its first word, and the first two numbers of that word's key in layer "
             f"{LAYER}. They differ, because each rank has other heads."
         ),
-        width=LARGE,
     )
 
 
@@ -217,7 +216,7 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
     columns: list[list[Item]] = []
     sums: list[Piece | str] = []
     for rank in range(2):
-        look = look_of(rank)
+        look = look_of(rank + 3)  # the opening's sequences have the first three
         copy = Piece("x", 1, hidden, "a copy of the token's vector", rank, Look(NEUTRAL))
         matrices = []
         for name in first:
