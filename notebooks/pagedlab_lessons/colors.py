@@ -66,11 +66,11 @@ MEMORY_LOOKS = {  # what is used is solid, so the eye finds it first
     "external": Look(NEUTRAL, "..", is_pale=True),
     "free": FREE,
 }
-# By the kinds of `widgets.timeline`. What computes nothing is pale. Prefill and decode are grey,
-# so that no request has their colour.
+# By the kinds of `widgets.timeline`. What computes nothing is pale. Prefill is violet and decode
+# grey, so that no request has their colour.
 STEP_LOOKS = {
     "W": Look(NEUTRAL, "//", is_pale=True),
-    "P": Look(INK),
+    "P": Look("#785EF0"),
     "D": Look(NEUTRAL, ".."),
     "R": Look(VERMILION, "xx"),
     "S": Look(PINK, "||", is_pale=True),

@@ -70,7 +70,7 @@ def safe_attention(
     """Find the largest score m in a first pass. Sum exp(s - m) and exp(s - m) v in a second one.
 
     Subtracting m changes nothing, because it cancels in the quotient. No exponent is above zero, so
-    exp never overflows. Every block is read twice.
+    exp never overflows. The keys are read twice.
     """
     q = group_heads(q, k_cache.shape[2])
     m = torch.full_like(q[..., :1], float("-inf"))  # [Hkv, G, n, 1]
