@@ -21,7 +21,7 @@ WORDS = {
         "into the folded cell above; it then fetches": "into the notebook's first cell in Colab; it then fetches",
     },
     "01_fragmentation": {
-        "Run the folded cell (Shift+Enter): what": "Look at the picture: what",
+        "Run the folded cell (Shift+Enter), and press ▶": "Press ▶",
         "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {

@@ -153,7 +153,7 @@ def test_a_word_lies_where_its_table_says():
     (table := BlockTable(pool)).append(6)
     parts = said(position_to_slot(list("abcdef"), table))
     for at in range(6):
-        where = f"so slot {table.block_ids[at // 4]} × 4 + {at % 4} = {table.slot(at)}"
+        where = f"says block {table.block_ids[at // 4]}: slot {table.slot(at)}"
         assert sum(part.startswith(f"position {at} ") and part.endswith(where) for part in parts) == 2, (
             "also on a narrow page"
         )

@@ -19,7 +19,7 @@ def table_by_hand(answer: Any) -> str:
         raise Wrong(fault, wanted, repr(answer))
     return (
         f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "
-        f"block {answer[2]},\nwhich has 8 free slots. Where is token 37? Entry 37 // 16 = 2 of "
+        f"block {answer[2]},\nwhich has 8 empty slots. Where is token 37? Entry 37 // 16 = 2 of "
         f"your table says: in block {answer[2]}, at offset 5.\nAny other free blocks would do as "
         "well: there is no hole that is too small."
     )

@@ -23,8 +23,8 @@ from pagedlab_lessons.readers_code import explain
 
 Names = dict[str, Any]  # variables of the operations
 INVARIANTS = {
-    "counted": "as long as no call raises, a block's count is its number of references: allocate "
-    "gives one, share adds one, release takes one",
+    "counted": "a block's count is its number of references: allocate gives one, share adds one, "
+    "release takes one",
     "exclusive": "allocate never hands out a block that is in use",
     "conserved": "free blocks and blocks in use add up to all blocks: none is lost, none appears "
     "twice",
@@ -300,7 +300,7 @@ def block_table(answer: type) -> str:
 
 @exercise
 def broken_pools(answer: dict[str, str]) -> str:
-    """The invariant that each of the three broken pools breaks first, by its name in `INVARIANTS`.
+    """The invariant that each of the three broken pools breaks, by its name in `INVARIANTS`.
 
     Such as {"A": "counted", "B": ..., "C": ...}.
     """

@@ -87,7 +87,7 @@ def taken_places(
 ) -> Drawing:
     """Draw which requests an allocator admits to an empty memory, and the slots that each holds.
 
-    A solid slot holds a token, a striped one is reserved and empty, a plain one is free.
+    A solid slot holds a token, a striped one is reserved and empty, a plain one is nobody's.
 
     Args:
         requests: prompt and output tokens of each request.
@@ -105,7 +105,7 @@ def taken_places(
     if admitted < len(requests):
         headline = f"No memory for user {admitted + 1}. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
-        reason = f"{needed:,} needed, {num_slots - taken:,} free"
+        reason = f"{needed:,} needed, {num_slots - taken:,} left"
     holders = [
         _user(key, allocator.regions(key), prompt)
         for key, (prompt, _) in enumerate(requests[:admitted])
@@ -121,7 +121,7 @@ def taken_places(
         return drawn
 
     stored = Look(sequence_color(0))
-    looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "free")]
+    looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "nobody's")]
     return page(headline, Legend(looks), memory, more=reason)
 
 

@@ -77,8 +77,8 @@ def _said(table: BlockTable, position: int) -> str:
     entry, offset = divmod(position, size)
     block = table.block_ids[entry]
     return (
-        f"position {position} = {entry} × {size} + {offset}: entry {entry} says block {block}; "
-        f"so slot {block} × {size} + {offset} = {block * size + offset}"
+        f"position {position} is in entry {entry}, at offset {offset}; "
+        f"entry {entry} says block {block}: slot {block * size + offset}"
     )
 
 
