@@ -18,13 +18,12 @@ from pagedlab_lessons.drawing.flow import (
 
 Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
-WIDTH = 880  # narrow, so that the words stay large where there is little room
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
 LEGEND: list[Entry] = [
     (Word("word", "rejected"), "overwritten in memory"),
     (Word("word", "not stored"), "what memory holds now"),
-    (Word("word", "marked"), "also in the other story"),
+    (Word("word", "marked"), "a word of the other story"),
 ]
 
 
@@ -67,7 +66,7 @@ class _TwoStories:
             *([Legend(LEGEND)] if self._is_overwritten() else []),
             Beside([self._story(me) for me in (0, 1)]),
             more=more,
-            width=WIDTH,
+            width=880,  # narrow, so that the words stay large where there is little room
             shown_width=980,  # so that text, controls and picture fit on one screen
         )
 

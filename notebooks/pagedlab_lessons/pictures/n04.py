@@ -346,13 +346,13 @@ def draw_step(beams: Sequence[Tried], width: int) -> Drawing:
 
 
 def _candidate(number: int, beam: Tried, token: str, logprob: float, worst: float) -> Block:
-    """A beam's next token with its log-probability and the sum; a winner has the beam's colour."""
+    """A beam's next token with its log-probability and the sum; a winner is filled."""
     total = beam.total + logprob
     is_winner = total >= worst
     text = plain(token)
     kind = "new" if is_winner else "empty"
     words = tuple(Word(word, kind) for word in (text, f"{logprob:.2f}", f"{total:.2f}"))
-    owners = owned(sequence_color(number)) if is_winner else ()
+    owners = owned(NEUTRAL) if is_winner else ()
     say = f"{text!r}: {beam.total:.2f} and {logprob:.2f} are {total:.2f}, "
     say += "one of the largest sums." if is_winner else "too little."
     return Block(None, owners, words=words, links=(f"beam{number}",), say=say)
