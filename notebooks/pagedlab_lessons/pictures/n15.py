@@ -76,7 +76,7 @@ PARTS = (  # in the order of a step
     ),
     Part("KVCache", "It holds the keys and values of all blocks.", 10, "k, v", 9),
     Part("6 sample", "It takes one token from each row of logits.", 4, "tokens", 5),
-    Part("7 step: update", "It calls the others in turn, and gives each sequence its token.", 5),
+    Part("7 step", "It calls the others in turn. `update` gives each sequence its token.", 5),
 )
 NAMES = [part.name for part in PARTS]
 
