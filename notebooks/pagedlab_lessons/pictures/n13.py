@@ -32,10 +32,10 @@ STATIONS = (
     Station(
         "check",
         "event loop",
-        "A handler, a coroutine of its own for this request, reads the JSON. A wrong request ends "
-        "here with 400, a full queue with 429.",
+        "A handler, a coroutine of its own for this request, reads the JSON. A wrong field ends "
+        "the request here, with 400.",
     ),
-    Station("tokenize", "event loop", "The prompt becomes token ids."),
+    Station("tokenize", "event loop", "Another thread turns the prompt into token ids."),
     Station(
         "inbox",
         "event loop",
@@ -44,8 +44,8 @@ STATIONS = (
     Station(
         "add",
         "engine's thread",
-        "Between two steps, the owner empties the inbox. The function calls llm.add: the request "
-        "waits in the scheduler's queue.",
+        "Between two steps, the owner empties the inbox. If the queue is full, the function "
+        "answers 429. Else it calls llm.add: the request waits in the scheduler's queue.",
     ),
     Station(
         "step",
@@ -67,7 +67,7 @@ STATIONS = (
     Station(
         "read",
         "client",
-        "The client shows the piece. Stations 6 to 10 repeat for each piece, until data: [DONE].",
+        "The client shows the piece. Stations 8 to 10 repeat for each piece, until data: [DONE].",
     ),
 )
 MOMENTS = [f"{number} {station.name}" for number, station in enumerate(STATIONS, 1)]
@@ -98,7 +98,7 @@ def draw_way(moment: str) -> Drawing:
         parts += stations("moment", said, places, now, range(now + 1))
         return Drawn(parts, grid.bottom(len(LANES) * len(STATIONS)))
 
-    again = note("Stations 6 to 10 repeat for each token.")
+    again = note("Stations 6 and 7 repeat for each token, 8 to 10 for each piece of text.")
     return page(f"{moment}:", way, again, more=STATIONS[now].said)
 
 
