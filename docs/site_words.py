@@ -21,7 +21,7 @@ WORDS = {
         "into the folded cell above; it then fetches": "into the notebook's first cell in Colab; it then fetches",
     },
     "01_fragmentation": {
-        "Run the folded cell (Shift+Enter), and press ▶": "Press ▶",
+        "Run the folded cell (Shift+Enter), drag **users** to 1": "Drag **users** to 1",
         "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
     },
     "02_block_pool": {

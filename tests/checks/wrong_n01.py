@@ -9,6 +9,7 @@ EDITS = {
             "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
         ),
         ("memory * 9 // 10 - weights", "memory * 9 // 10"),
+        ("max(0, memory * 9 // 10 - weights)", "memory * 9 // 10 - weights"),
         (
             "return for_kv // (bytes_per_token * max_length)",
             "return for_kv and max(1, for_kv // (bytes_per_token * max_length))",

@@ -28,6 +28,7 @@ def _why_users(memory: int, weights: int, bytes_per_token: int, max_length: int)
         (24 * GIB, 988_065_536, 12 * 1024, 16_384),
         (24 * GIB, 20 * GIB, 512 * 1024, 4096),
         (80 * GIB, 2 * GIB, 12 * 1024, 32_768),
+        (24 * GIB, 22 * GIB, 512 * 1024, 4096),
     ],
     why=_why_users,
 )

@@ -321,6 +321,6 @@ def _show_broken_pool(pool: str) -> None:
     try:
         search([partial(pool_trial, anonymous)])
     except Wrong as found:
-        why = f"Pool {pool} breaks another one. Watch it here, beside a right pool."
+        why = f"Pool {pool}: another name says better what is wrong. Watch it beside a right pool."
         found.message = f"{why} {found.message}"
         raise
