@@ -125,8 +125,8 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         *tables,
         Beside(pools),
         note(
-            "In a block: its first word, and the first two numbers of that word's key in layer "
-            f"{LAYER}. They differ, because each rank has other heads."
+            "Coloured from below: how full a block is. In it: its first word, and the first two "
+            f"numbers of that word's key in layer {LAYER}."
         ),
     )
 
