@@ -140,7 +140,7 @@ class Model:
         tokenizer: the transformers tokenizer.
         name: the hub id, or the name of the folder.
         reason: why this checkpoint was chosen.
-        num_ranks: processes that share its heads, see distributed/.
+        num_ranks: processes that share its heads, see recipes/ranks/.
         new_cache: makes a KV cache.
     """
 

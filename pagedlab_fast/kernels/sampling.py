@@ -1,11 +1,11 @@
 """Sampling in Triton.
 
-In torch, `sampling.sample` makes a dozen passes over [R, V] numbers. That takes half a millisecond
-for 256 sequences and Qwen's 151,936 tokens. Here the vocabulary is divided into chunks. First,
-programs find the largest logit of each chunk of each row, and its sums of exponentials. Then one
-program for each row finds the chunk that the sample falls into, and the token in it. So all logits
-are read once, and those of the sampled chunk a second time. In between, limits.py applies top_k,
-top_p and min_p to the rows that have them.
+In torch, `sampling.sample_rows` makes a dozen passes over [R, V] numbers. That takes half a
+millisecond for 256 sequences and Qwen's 151,936 tokens. Here the vocabulary is divided into chunks.
+First, programs find the largest logit of each chunk of each row, and its sums of exponentials. Then
+one program for each row finds the chunk that the sample falls into, and the token in it. So all
+logits are read once, and those of the sampled chunk a second time. In between, limits.py applies
+top_k, top_p and min_p to the rows that have them.
 """
 
 import torch

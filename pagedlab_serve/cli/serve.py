@@ -58,11 +58,12 @@ def serve(
         live_page=live_page(),
     )
     where = f"http://{host}:{listener.getsockname()[1]}"
+    live = "" if keys else f"blocks, live: {where}/\n"
     typer.echo(
         f"{llm.pool.num_blocks} blocks of {llm.pool.block_size} tokens\n"
         f"API:          {where}/v1\n"
         f"reference:    {where}/docs\n"
-        f"blocks, live: {where}/\n"
+        f"{live}"
         "Ctrl-C ends the server."
     )
     server_of(app).run(sockets=[listener])

@@ -146,7 +146,7 @@ def test_its_description_is_for_somebody_without_a_clone(metadata):
     assert 'pip install "pagedlab[notebooks]"' in description
     assert REPOSITORY_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert REPOSITORY_FILE.findall(description) + RELATIVE.findall(description) == []
-    for left_out in ("(weights of 4 bits) on a CPU", "A square is a memory block"):
+    for left_out in ("(weights of 4 bits) on a CPU", "Each square is a block of 16 tokens"):
         assert left_out not in description, "the caption of a picture"
 
 
