@@ -324,9 +324,9 @@ def measure(engine: Any, name: str, seed: int, model: str) -> dict[str, Any]:
     return {"figure": figure, "unit": workload.unit, "seconds": seconds, "new tokens": num_tokens}
 
 
-async def serve(engine: Any, rate: float, seed: int) -> dict[str, Any]:
+async def serve(engine: Any, rate: float, seed: int, least: int) -> dict[str, Any]:
     """Send requests when they are due: what their callers see, in milliseconds."""
-    requests = arrivals(rate, seed)
+    requests = arrivals(rate, seed, least)
     gc.collect()
     gc.freeze()  # no engine's callers pause for what was there before
     origin = time.perf_counter() + 0.5

@@ -162,17 +162,18 @@ def one(seed: int) -> Workload:
 WORKLOADS = {make.__name__: make for make in (uniform, chat, samples, turns, long, prefill, short, ends, one)}
 
 
-def arrivals(rate: float, seed: int) -> list[Arrival]:
-    """Requests of the lengths of `chat` with exponential gaps, for 8 seconds and at least 256.
+def arrivals(rate: float, seed: int, least: int) -> list[Arrival]:
+    """Requests of the lengths of `chat` with exponential gaps, for 8 seconds.
 
     Args:
         rate: requests a second.
         seed: of gaps, lengths and prompts.
+        least: requests, at least.
     """
     rng = random.Random(1000 * seed + int(rate))
     due = 0.0
     requests = []
-    for _ in range(max(256, int(8 * rate))):
+    for _ in range(max(least, int(8 * rate))):
         due += rng.expovariate(rate)
         requests.append(Arrival(due, ids(rng, chat_prompt_length(rng)), chat_answer_length(rng)))
     return requests

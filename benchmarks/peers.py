@@ -132,9 +132,9 @@ def measure(names: list[str], args: argparse.Namespace, result: Result) -> None:
                     note(result, "rounds", workload, peer, peer.ask(name=workload, seed=args.seed + round_number))
         for rate in args.rates:
             for peer in peers:
-                peer.ask(rate=rate, seed=args.seed - 1)
+                peer.ask(rate=rate, seed=args.seed - 1, least=args.least)
                 for round_number in range(args.rounds):
-                    answer = peer.ask(rate=rate, seed=args.seed + round_number)
+                    answer = peer.ask(rate=rate, seed=args.seed + round_number, least=args.least)
                     note(result, "load", f"{rate:g}", peer, answer)
     finally:
         for peer in peers:
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", required=True, choices=ENGINES)
     parser.add_argument("--workloads", nargs="*", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--rates", type=float, nargs="*", default=[], help="requests a second")
+    parser.add_argument("--least", type=int, default=256, help="requests that arrive at a rate, at least")
     parser.add_argument("--share", type=float, default=0.28, help="of the card's memory, for each engine")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="token ids of prompts are below")
     parser.add_argument("--random-weights", action="store_true")

@@ -21,7 +21,9 @@ ONCE = {
     "07": {"07-80"},
     "09": {"09-60"},
     "10": {"10-19"},
+    "11": {"11-48"},
     "12": {"12-06", "12-25"},
+    "13": {"13-34", "13-40"},
     "14": {"14-11"},
 }
 # The benchmark that 10 starts gets fewer requests: it is a process of its own.
