@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
 from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
+from pagedlab_lessons.colors import INK as GRAY
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
@@ -96,14 +97,14 @@ def taken_places(
     """
     admitted = _admit(requests, allocator)
     num_slots = allocator.num_slots
-    taken = sum(allocator.held(key)[1] for key in range(admitted))
+    taken = num_slots - allocator.num_free
     headline = (
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
     reason = ""
-    needed = 0  # slots of the user who does not fit
+    refused = f"user {admitted + 1}"
     if admitted < len(requests):
-        headline = f"No memory for user {admitted + 1}. {headline}"
+        headline = f"No memory for {refused}. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
         reason = f"{needed:,} needed, {num_slots - taken:,} left"
     holders = [
@@ -114,13 +115,14 @@ def taken_places(
     def memory(space: Space) -> Drawn:
         strip = _strip(space, row)
         drawn = _memory(num_slots, FREE, holders, strip)
-        if needed:
-            place = (*strip.corner(taken), needed * strip.unit, strip.height)
+        if reason:
+            x, y = strip.corner(taken)
             dashed = 'stroke-width="2" stroke-dasharray="6 4"'
-            drawn.parts.append(box(*place, "none", 1, WRONG, dashed))
+            frame = box(x, y, needed * strip.unit, strip.height, "none", 1, WRONG, dashed)
+            drawn.parts.extend([frame, label(x + 5, y + 17, refused, 11, look=BOLD)])
         return drawn
 
-    stored = Look(sequence_color(0))
+    stored = Look(GRAY)  # no user's
     looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "nobody's")]
     return page(headline, Legend(looks), memory, more=reason)
 
@@ -144,11 +146,9 @@ def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
     """Return the slots of an admitted request; regions that follow one another are one."""
     joined: list[Region] = []
     for start, size in regions:
-        if joined and sum(joined[-1]) == start:
-            first = joined.pop()
-            joined.append(Region(first.start, first.size + size))
-        else:
-            joined.append(Region(start, size))
+        follows = joined and sum(joined[-1]) == start
+        begin = joined.pop().start if follows else start
+        joined.append(Region(begin, start + size - begin))
     look = Look(sequence_color(key))
     length = sum(region.size for region in joined)
     say = (
