@@ -24,10 +24,11 @@ import gc
 import os
 import time
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import torch
-from common import Result, command_line, give_back, requests
+from common import Result, command_line, give_back, quantiles, requests
 from pagedlab_lessons.baseline import generate_baseline
 
 import pagedlab_fast
@@ -99,6 +100,8 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         seconds = clock() - began
         assert [len(completion.outputs[0].token_ids) for completion in completions] == outputs
         figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions}
+        gaps = [after - before for completion in completions for before, after in pairwise(completion.times)]
+        figures |= quantiles("between tokens ms", gaps)
         if GPU and rung in PROFILED:
             figures["a step"] = profile_step(llm)
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}

@@ -23,6 +23,11 @@ The paged KV cache:
 Attention over blocks:
     paged_attention: attention of new tokens, whose keys and values are in blocks.
     paged_decode: the same for one new token of each sequence.
+
+Beside it:
+    pagedlab.recipes: a file for each further feature, such as beam search and speculative decoding.
+    pagedlab_fast.LLM: takes the same arguments, writes the same answers, and is faster.
+    pagedlab_serve: OpenAI's API over HTTP, and the command `pagedlab`.
 """
 
 from __future__ import annotations

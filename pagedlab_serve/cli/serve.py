@@ -57,7 +57,7 @@ def serve(
         allowed_hosts=(*LOOPBACK, host) if is_local else None,
         live_page=live_page(),
     )
-    where = f"http://{host}:{listener.getsockname()[1]}"
+    where = address_of(host, listener.getsockname()[1])
     live = "" if keys else f"blocks, live: {where}/\n"
     typer.echo(
         f"{llm.pool.num_blocks} blocks of {llm.pool.block_size} tokens\n"
@@ -67,6 +67,11 @@ def serve(
         "Ctrl-C ends the server."
     )
     server_of(app).run(sockets=[listener])
+
+
+def address_of(host: str, port: int) -> str:
+    """Return the address of a port. An IPv6 host has brackets there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

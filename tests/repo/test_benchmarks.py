@@ -12,7 +12,8 @@ from support.paths import ROOT
 BENCHMARKS = ROOT / "benchmarks"
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
-    "peers": "--model data/tiny-qwen2 --engines pagedlab --workloads one --rounds 1 --vocabulary 2000 --rates 2 --least 2",
+    "peers": "--model data/tiny-qwen2 --vocabulary 2000 --engines pagedlab --workloads one --rates 2 --least 2 "
+    "--rounds 1",
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4",
     "speculative": "--tokens 6",
