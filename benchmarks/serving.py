@@ -53,7 +53,6 @@ FAST = ("fused", "graphs alone", "graphs", "all")  # of pagedlab_fast
 ON_GPU_ONLY = FAST[1:]
 PROFILED = ("ragged", *FAST)
 FIRST_ONLY = {"sequential": 3, "looped": 8}  # requests on a GPU, where these rungs would take many minutes
-TEMPERATURE = 0.6
 # Kinds of kernels, each with parts of their names; the first kind that fits counts.
 GROUPS = {
     "attention": ("decode_kernel", "ragged_kernel", "merge_kernel"),
@@ -72,7 +71,7 @@ def clock() -> float:
 
 
 def sampled(outputs: list[int]) -> list[SamplingParams]:
-    temperature = TEMPERATURE if GPU else 0.0
+    temperature = 0.6 if GPU else 0.0
     return [SamplingParams(max_tokens=length, ignore_eos=True, temperature=temperature) for length in outputs]
 
 
@@ -99,9 +98,8 @@ def measure(model: Model, rung: str, prompts: list[list[int]], outputs: list[int
         completions = llm.generate(prompts, sampled(outputs))
         seconds = clock() - began
         assert [len(completion.outputs[0].token_ids) for completion in completions] == outputs
-        figures |= {"steps": llm.stats.steps, "preemptions": llm.stats.preemptions}
         gaps = [after - before for completion in completions for before, after in pairwise(completion.times)]
-        figures |= quantiles("between tokens ms", gaps)
+        figures |= {"steps": llm.stats.steps, **quantiles("between tokens ms", gaps)}
         if GPU and rung in PROFILED:
             figures["a step"] = profile_step(llm)
     return {"rung": rung, "tokens/s": round(sum(outputs) / seconds, 2), "seconds": round(seconds, 2), **figures}
@@ -114,6 +112,7 @@ def one_by_one(runner: Any) -> None:
 
 def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str, Any]:
     """Where a decode step's time goes: elapsed, on the GPU, and by kind of kernel."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()  # a full collection could otherwise happen in the few steps that are timed
@@ -133,19 +132,21 @@ def profile_step(llm: LLM, sequences: int = 256, context: int = 600) -> dict[str
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         llm.step()
         torch.cuda.synchronize()
-    averages = recorded.key_averages()
-    passes = sum(event.count for event in averages if "advance_kernel" in event.key) or 1
-    launches, busy = Counter[str](), Counter[str]()
-    for event in averages:
-        if event.self_device_time_total > 0 and not event.key.startswith(("aten::", "Memcpy", "Memset")):
-            group = group_of(event.key)
-            launches[group] += event.count
-            busy[group] += event.self_device_time_total
+    kernels = [event for event in recorded.events() if event.device_type == DeviceType.CUDA]
+    passes = sum("advance_kernel" in event.name for event in kernels) or 1
+    launches, busy = Counter(), Counter()
+    end = 0.0
+    for event in sorted(kernels, key=lambda event: event.time_range.start):
+        if not event.name.startswith(("Memcpy", "Memset")):
+            group = group_of(event.name)
+            launches[group] += 1
+            span = event.time_range
+            # A kernel may begin before the last one has ended, and wait for it: what it adds counts.
+            busy[group] += max(0.0, span.end - max(span.start, end))
+            end = max(end, span.end)
     while llm.scheduler.running:
         llm.step()
     return {
-        "texts": sequences,
-        "context": context,
         "wall ms": round(1000 * wall, 3),
         "kernels ms": round(sum(busy.values()) / passes / 1000, 3),
         "launches": round(sum(launches.values()) / passes),
