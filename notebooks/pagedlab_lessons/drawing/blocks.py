@@ -48,22 +48,20 @@ class WordKind(NamedTuple):
         ink: the colour of the text.
         has_ground: whether its slot is filled with the block's colour.
         has_edge: whether its slot has an edge in the block's colour.
-        is_dashed: whether it has that edge, dashed.
+        dashes: of the edge, as attributes.
     """
 
     style: str = ""
     ink: str = draw.INK
     has_ground: bool = True
     has_edge: bool = False
-    is_dashed: bool = False
+    dashes: str = ""
 
 
 WORD_KINDS = {
     "stored": WordKind(),
-    "new": WordKind(style=draw.BOLD, has_edge=True),
-    "drafted": WordKind(
-        "font-style:italic", draw.SOFT, has_ground=False, has_edge=True, is_dashed=True
-    ),
+    "new": WordKind(draw.BOLD, has_edge=True),
+    "drafted": WordKind("font-style:italic", draw.SOFT, False, has_edge=True, dashes=DASHES),
     "rejected": WordKind(draw.STRUCK, draw.SOFT, has_ground=False),
     "not stored": WordKind(draw.BOLD, has_ground=False),
     "marked": WordKind(f"{draw.BOLD};text-decoration:underline 2px {draw.WRONG}"),
@@ -97,7 +95,7 @@ class Block:
     Args:
         number: its id; None for a block that is not allocated.
         owners: the sequences that have it; the first one had it first.
-        references: its reference count; by default the number of owners.
+        count: its reference count, which may differ from the number of owners.
         is_cached: whether its contents are kept though no table lists it.
         words: what its slots hold.
         note: more about it, drawn by `slots` beside its number.
@@ -109,7 +107,7 @@ class Block:
 
     number: int | None
     owners: tuple[Owner, ...] = ()
-    references: int | None = None
+    count: int = 0
     is_cached: bool = False
     words: tuple[Word, ...] = ()
     note: str = ""
@@ -117,11 +115,6 @@ class Block:
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
-
-    @property
-    def count(self) -> int:
-        """Its reference count."""
-        return len(self.owners) if self.references is None else self.references
 
     @property
     def is_used(self) -> bool:
@@ -192,7 +185,7 @@ def blocks_of(
         Block(
             number,
             tuple(owners[number]),
-            references=counts[number] if counts is not None else None,
+            count=counts[number] if counts else len(owners[number]),
             is_cached=number in cached,
             words=tuple(Word(draw.plain(word)) for word in words[number]),
         )
@@ -201,31 +194,23 @@ def blocks_of(
 
 
 def described(block: Block) -> str:
-    """Return what a drawing says of a block."""
-    said = f"block {block.number}{_owners_in_words(block)}"
-    if block.words:
-        said += f": {' '.join(word.text for word in block.words)}"
-    return said
+    """Return what a drawing says of a block: its owners, or why it has none, and its words."""
+    names = [owner.name for owner in block.owners if owner.name]
+    said = ": free; its contents stay cached" if block.is_cached else ": free"
+    if len(names) > 1:
+        said = f", shared: first {names[0]}, then {', '.join(names[1:])}"
+    elif block.owners:
+        said = f", {''.join(names) or 'in use'}"
+    elif block.count:
+        said = f": {block.count} references, and no table lists it"
+    words = " ".join(word.text for word in block.words)
+    return f"block {block.number}{said}" + (f": {words}" if words else "")
 
 
 def _linked(block: Block, drawn: Sequence[str]) -> str:
     """Return a block as a part that can be pointed at."""
     links = block.links or (f"b{block.number}",)
     return draw.linked(links, block.say or described(block), *drawn)
-
-
-def _owners_in_words(block: Block) -> str:
-    """Return what follows a block's number: its owners, or why it has none."""
-    names = [owner.name for owner in block.owners if owner.name]
-    if len(names) > 1:
-        return f", shared: first {names[0]}, then {', '.join(names[1:])}"
-    if names:
-        return f", {names[0]}"
-    if block.owners:
-        return ", in use"
-    if block.count:
-        return f": {block.count} references, and no table lists it"
-    return ": free; its contents stay cached" if block.is_cached else ": free"
 
 
 # Where it is drawn --------------------------------------------------------------------------------
@@ -294,8 +279,7 @@ def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
     """
     size = 11 if grid.width >= 28 else 8
     parts = [_block(block, grid.cell(at), size) for at, block in enumerate(blocks)]
-    style = f"font-family:monospace;font-size:{size}px"
-    return [f'<g style="{style}">', *parts, "</g>"]
+    return [f'<g style="font-family:monospace;font-size:{size}px">', *parts, "</g>"]
 
 
 def _block(block: Block, place: Place, size: int) -> str:
@@ -323,7 +307,7 @@ def _block(block: Block, place: Place, size: int) -> str:
             drawn.append(draw.shape(*band, owner.look.tint))
         drawn.append(draw.shape(*filled, owner.look.tint if block.lines else owner.look))
     if block.count and not block.owners:
-        drawn.append(draw.box(*place, "none", 1, draw.BAD, DASHES))
+        drawn.append(draw.box(*place, edge=draw.BAD, look=DASHES))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
     ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
     if bands:
@@ -332,9 +316,8 @@ def _block(block: Block, place: Place, size: int) -> str:
     room = width - draw.wide(f"{block.number}{block.count}", size) - 16
     if block.count > 1 and (room > 0 or not is_bar):
         drawn.append(_badge(str(block.count), x + width, y + height, size))
-    for i, line in enumerate(block.lines):
-        line_base = base + LINE_PITCH * (i + 1)
-        drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
+    for i, line in enumerate(block.lines, 1):
+        drawn.append(draw.label(x + 4, base + LINE_PITCH * i, line, 12, within=width - 7))
     return _linked(block, drawn)
 
 
@@ -365,30 +348,25 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
     for at, block in enumerate(blocks):
         place = grid.cell(at)
         drawn = _ground_of_words(block, place)
-        if size:
-            drawn += _slots(block, place, size, font)
-        else:
-            drawn += _line_of_words(block, place, font)
+        drawn += _slots(block, place, size, font) if size else _line_of_words(block, place, font)
         if grid.head and block.number is not None:
             name = f"block {block.number}{block.note}"
             drawn.append(draw.label(place.x + 1, place.y - 4, name, 11, draw.SOFT))
-        if size and any(word.say for word in block.words):
-            parts += drawn  # the words can be pointed at, and not the block
-            continue
-        parts.append(_linked(block, drawn))
+        speaks = size and any(word.say for word in block.words)  # and its block does not
+        parts += drawn if speaks else [_linked(block, drawn)]
     return parts
 
 
 def _ground_of_words(block: Block, place: Place) -> list[str]:
     """Draw a tint for each owner, and an edge in the first one's colour."""
     bands = block.bands
-    x, y, width, height = place
+    width = place.width / max(1, len(bands))
     drawn = []
-    for owner in bands:
-        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.tint))
-        x += width / len(bands)
+    for i, owner in enumerate(bands):
+        band = place._replace(x=place.x + i * width, width=width)
+        drawn.append(draw.shape(*band, owner.look.tint))
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    return [*drawn, draw.box(*place, "none", 1, edge, "" if bands else DASHES)]
+    return [*drawn, draw.box(*place, edge=edge, look="" if bands else DASHES)]
 
 
 def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
@@ -462,7 +440,7 @@ def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
     kind = WORD_KINDS[word.kind]
     ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
     edge = color if kind.has_edge else draw.LINE
-    drawn = [draw.box(*place, ground, share, edge, DASHES if kind.is_dashed else "")]
+    drawn = [draw.box(*place, ground, share, edge, kind.dashes)]
     left = place.x + 3
     within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5
@@ -473,9 +451,8 @@ def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
         pitch = min(14, place.height / 2)
         base = place.y + pitch - 2
         text = draw.shortened(word.below, 12, within)
-        drawn.append(
-            draw.label(left, base + pitch, text, min(12, font), draw.INK, within, draw.BOLD)
-        )
+        small = min(12, font)
+        drawn.append(draw.label(left, base + pitch, text, small, within=within, look=draw.BOLD))
     if word.text:
         text = draw.shortened(word.text, font, within)
         drawn.append(draw.label(left, base, text, font, kind.ink, within, kind.style))
@@ -539,9 +516,8 @@ def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
     for run in runs:
         start = run.start
         while start < run.stop:
-            stop = run.stop
-            if strip.row:
-                stop = min(stop, (start // strip.row + 1) * strip.row)
+            row = strip.row or run.stop
+            stop = min(run.stop, (start // row + 1) * row)
             width = max(0.5, (stop - start) * strip.unit - strip.gap)
             drawn.append(draw.shape(*strip.corner(start), width, strip.height, run.look, run.edge))
             start = stop

@@ -2,7 +2,7 @@
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
-import { classes, find, html, show } from "./markup.js";
+import { classes, find, html } from "./markup.js";
 import { plural } from "./words.js";
 
 /**
@@ -174,30 +174,28 @@ function render({ model, el }) {
 
   /** Draws the state, the selection, and what is pointed at. */
   function paint() {
-    const { counts, step, block_size: size } = state;
     root.className = classes({ root: true, many: pool.columns > 16 });
-    show(root, page());
-    const looks = (/** @type {number} */ id) => ({ lost: counts[id] && !pool.owners[id].length });
-    pool.paint({ ...state, size }, [...counts.keys()], looks);
-    for (const row of root.querySelectorAll("[data-sequence]")) {
-      row.classList.toggle("pl-selected", row.getAttribute("data-sequence") === selected);
-    }
+    pool.paint(page());
     find(root, ".pl-sequence").value = selected ?? "";
     const slider = find(root, ".pl-scrubber");
     // A late answer must not pull back a slider that moves.
-    if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
+    if (!slider.matches(":is(:focus, :active)")) slider.value = String(state.step);
   }
 
-  /** The page without blocks and tables. */
+  /** The page. */
   function page() {
     const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = state;
+    const { counts } = state;
+    const blocks = pool.canvas({ ...state, selected }, [...counts.keys()], (blockId) => ({
+      lost: counts[blockId] && !pool.owners[blockId].length,
+    }));
     return html`
       <p class="pl-prompt">${state.next[selected ?? ""] ?? START}</p>
       ${challenge ? challengeTemplate(challenge) : ""}
       ${toolbar()}
       <div class="pl-alert" role="alert">${alert}</div>
       <div class="pl-body">
-        <div class="pl-main">${pool.canvas()}</div>
+        <div class="pl-main">${blocks}</div>
         <div class="pl-side">
           ${counters({ used, free, shared, copied, "with copies": copying })}
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>

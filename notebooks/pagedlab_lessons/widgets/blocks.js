@@ -2,7 +2,7 @@
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, showList, withData } from "./markup.js";
+import { classes, find, html, show, withData } from "./markup.js";
 import { format, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
@@ -23,10 +23,11 @@ import { format, plural } from "./words.js";
 
 /**
  * @typedef {object} Pool
- * @property {number} size tokens a block
+ * @property {number} block_size tokens a block
  * @property {number[]} counts reference count of each block
  * @property {Table[]} tables
  * @property {number[][]} copies [source, destination] of each copy of this step
+ * @property {string} [selected] the sequence whose row is marked
  */
 
 /**
@@ -81,26 +82,18 @@ export function poolPage({ model, el }, label, view) {
     find(root, ".pl-detail").textContent = view.describe(pointed);
   }
 
-  /** The place of blocks, block tables, and the sentence between them. */
-  function canvas() {
-    return html`<div class="pl-canvas">
-        <div class="pl-blocks" role="group" aria-label="physical blocks"
-          style="--columns: ${pool.columns}" data-own></div>
-        <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
-      <p class="pl-detail" data-own></p>
-      <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
-  }
-
   /**
-   * Draws blocks and block tables.
+   * Blocks, block tables, and the sentence between them.
    *
-   * @param {Pool} pool
+   * @param {Pool} state
    * @param {number[]} shown the blocks that are drawn
    * @param {(blockId: number) => object} looks more classes of a block, see `classes`
    */
-  function paint({ size, counts, tables, copies }, shown, looks) {
+  function canvas({ block_size: size, counts, tables, copies, selected }, shown, looks) {
     pool.owners = counts.map(() => []);
-    const rows = tables.map((table) => rowTemplate(table, size, pool.owners));
+    const rows = tables.map((table) => {
+      return rowTemplate(table, size, pool.owners, table.name === selected);
+    });
     const blocks = shown.map((blockId) => {
       const count = counts[blockId];
       const owners = pool.owners[blockId];
@@ -111,15 +104,29 @@ export function poolPage({ model, el }, label, view) {
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       // The style writes the count. As text it would join the number: block 3 with two owners
       // would be read as "32".
-      return html`<button class="${css}" data-block="${blockId}" data-count="${count}"
+      return html`<button class="${css}" data-block="${blockId}" data-count="${count}" tabindex="-1"
         aria-label="block ${blockId}, ${said}">${insideOf(blockId, owners, size)}</button>`;
     });
-    showList(find(root, ".pl-blocks"), blocks);
     const longest = Math.max(0, ...tables.map((table) => table.blocks.length));
-    const entries = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
-    const header = html`<div class="pl-table pl-entries" aria-hidden="true">
-      <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>`;
-    showList(find(root, ".pl-tables"), [header, ...rows]);
+    const entries = [...Array(longest).keys()].map((index) => html`<small>${index}</small>`);
+    return html`<div class="pl-canvas">
+        <div class="pl-blocks" role="group" aria-label="physical blocks"
+          style="--columns: ${pool.columns}">${blocks}</div>
+        <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
+      <p class="pl-detail" data-own></p>
+      <div class="pl-tables" role="group" aria-label="block tables">
+        <div class="pl-table pl-entries" aria-hidden="true">
+          <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>
+        ${rows}</div>`;
+  }
+
+  /**
+   * Shows the page.
+   *
+   * @param {Markup} page
+   */
+  function paint(page) {
+    show(root, page);
     lightUp();
     keepTabStop();
     for (const box of /** @type {any} */ (root.querySelectorAll(SCROLLING))) {
@@ -156,9 +163,10 @@ export function poolPage({ model, el }, label, view) {
  * @param {Table} table
  * @param {number} size tokens a block
  * @param {Owner[][]} owners of each block
+ * @param {boolean} isSelected
  * @returns {Markup}
  */
-function rowTemplate(table, size, owners) {
+function rowTemplate(table, size, owners, isSelected) {
   const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
     const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
@@ -166,7 +174,8 @@ function rowTemplate(table, size, owners) {
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
   });
-  return html`<div class="pl-table" style="--c: ${lookOf(look).color}" data-sequence="${name}">
+  const css = classes({ table: true, selected: isSelected });
+  return html`<div class="${css}" style="--c: ${lookOf(look).color}" data-sequence="${name}">
     <span class="pl-name">${patch(look)}
       <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
     <div class="pl-strip">${cells}</div></div>`;

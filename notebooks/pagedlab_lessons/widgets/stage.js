@@ -3,7 +3,7 @@
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, show, showList, withData } from "./markup.js";
+import { classes, find, html, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
 import { plural } from "./words.js";
@@ -247,25 +247,16 @@ function render({ model, el }) {
 
   /** Draws the state. */
   function paint() {
-    const { block_size: size, drawn } = replay.recording;
+    const { drawn } = replay.recording;
     const shown = shownBlocks();
     pool.columns = drawn <= 16 ? 8 : 16;
     const looks = { many: shown.length > MOST_LARGE_BLOCKS, playing: isPlaying };
     root.className = `pl-root ps-root ${classes(looks)}`;
-    show(root, page(shown.length));
+    pool.paint(page(shown));
     const slider = find(root, ".pl-scrubber");
     slider.value = "0"; // Chromium draws the thumb anew only for another value
     slider.value = String(replay.step);
-    const texts = [...replay.texts.values()];
-    showList(find(root, ".ps-texts"), texts.map(textTemplate));
-    const { counts, kept } = replay;
-    const { copies = [], hits = [] } = replay.now;
-    const tables = texts.filter(({ blocks }) => blocks.length);
-    pool.paint({ size, counts, tables, copies }, shown, (blockId) => ({
-      kept: !counts[blockId] && kept[blockId],
-      found: hits.includes(blockId),
-    }));
-    drawCopyArrows(root, copies);
+    drawCopyArrows(root, replay.now.copies ?? []);
     root.dataset.at = String(replay.step);
   }
 
@@ -286,24 +277,29 @@ function render({ model, el }) {
   }
 
   /**
-   * The page without texts, blocks and tables.
-   *
-   * @param {number} numShown blocks that are drawn
+   * @param {number[]} shown the blocks that are drawn
    * @returns {Markup}
    */
-  function page(numShown) {
-    const { num_blocks: numBlocks } = replay.recording;
-    const { said, texts } = replay;
+  function page(shown) {
+    const { num_blocks: numBlocks, block_size } = replay.recording;
+    const { said, counts, kept } = replay;
+    const { copies = [], hits = [] } = replay.now;
+    const texts = [...replay.texts.values()];
+    const tables = texts.filter(({ blocks }) => blocks.length);
     const spoken = isPlaying ? "" : `${position()}. ${said}`;
+    const numShown = shown.length;
     const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
+    const blocks = pool.canvas({ block_size, counts, tables, copies }, shown, (blockId) => ({
+      kept: !counts[blockId] && kept[blockId],
+      found: hits.includes(blockId),
+    }));
     return html`
       <p class="pl-prompt">${said}</p>
       ${controls()}
       <div class="ps-main">
-        <div class="ps-texts" data-own role="group" aria-label="answers"
-          style="--rows: ${rowsOfEach(texts.size)}"></div>
-        <div class="ps-side">${pool.canvas()}
-          ${stats()}</div></div>
+        <div class="ps-texts" role="group" aria-label="answers"
+          style="--rows: ${rowsOfEach(texts.length)}">${texts.map(textTemplate)}</div>
+        <div class="ps-side">${blocks}${stats()}</div></div>
       <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
