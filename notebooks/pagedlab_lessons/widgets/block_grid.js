@@ -66,7 +66,7 @@ function optionsOf(names) {
  * @returns {Markup}
  */
 function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
-  return html`<div class="pl-goal ${isDone ? "pl-done" : ""}">
+  return html`<div class="pl-tint pl-goal ${isDone ? "pl-done" : ""}">
       <p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
       <details><summary>Hint</summary>${hint}</details>
       <details><summary>A solution</summary>${solution}</details></div>`;
@@ -207,20 +207,20 @@ function render({ model, el }) {
   function toolbar() {
     const { step, steps, usual, presets, tables } = state;
     const has = tables.length > 0;
-    return html`<div class="pl-toolbar">
-        <form class="pl-group" method="dialog" novalidate>
+    return html`<div class="pl-row pl-toolbar">
+        <form class="pl-row pl-group" method="dialog" novalidate>
           ${button("new", true, "New sequence")}
-          <label>&nbsp;of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
+          <label>&nbsp;of <input class="pl-button pl-amount" type="number" min="1" title="Enter makes a sequence"
             value="${usual}" data-own-enter> tokens</label></form>
-        <span class="pl-group">
-          <select class="pl-select pl-sequence" aria-label="sequence"
+        <span class="pl-row pl-group">
+          <select class="pl-button pl-sequence" aria-label="sequence"
             title="the sequence that the next buttons change">${optionsOf(tables.map(({ name }) => name))}</select>
           ${button("append", has, `Append ${amount()}`)}${button("write", has, "Write 1")}
           ${button("fork", has, "Fork")}${button("free", has, "Free")}</span>
-        <span class="pl-group">
+        <span class="pl-row pl-group">
           ${button("undo", step > 0, "Undo")}${button("redo", step < steps, "Redo")}
           ${button("reset", steps > 0, "Reset")}</span>
-        ${presets.length ? html`<select class="pl-select pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
+        ${presets.length ? html`<select class="pl-button pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
       </div>`;
   }
 
@@ -231,7 +231,7 @@ function render({ model, el }) {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
     return html`${scrubber(position, steps)}
-        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
+        <ol class="pl-log pl-soft" aria-label="steps so far">${entries}</ol>`;
   }
 
   /**

@@ -115,7 +115,7 @@ export function poolPage({ model, el }, label, view) {
         <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
       <p class="pl-detail" data-own></p>
       <div class="pl-tables" role="group" aria-label="block tables">
-        <div class="pl-table pl-entries" aria-hidden="true">
+        <div class="pl-row pl-table pl-entries" aria-hidden="true">
           <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>
         ${rows}</div>`;
   }
@@ -174,9 +174,9 @@ function rowTemplate(table, size, owners, isSelected) {
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
   });
-  const css = classes({ table: true, selected: isSelected });
+  const css = classes({ row: true, table: true, selected: isSelected, tint: isSelected });
   return html`<div class="${css}" style="--c: ${lookOf(look).color}" data-sequence="${name}">
-    <span class="pl-name">${patch(look)}
+    <span class="pl-row pl-name">${patch(look)}
       <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
     <div class="pl-strip">${cells}</div></div>`;
 }
@@ -191,7 +191,7 @@ function rowTemplate(table, size, owners, isSelected) {
  */
 function insideOf(blockId, owners, size) {
   const bands = owners.slice(0, MOST_BANDS).map(({ look, held }) => patch(look, 1 - held / size));
-  return html`<span class="pl-bands">${bands}</span><span class="pl-id"
+  return html`<span class="pl-bands">${bands}</span><span class="pl-id pl-soft"
     aria-hidden="true">${blockId}</span>`;
 }
 
@@ -203,7 +203,7 @@ function insideOf(blockId, owners, size) {
  * @returns {Markup}
  */
 export function scrubber(position, last) {
-  return html`<label><span class="pl-step">${position}</span>
+  return html`<label class="pl-row"><span class="pl-step">${position}</span>
     <input type="range" class="pl-scrubber" aria-label="step" min="0"
       max="${Math.max(1, last)}" aria-valuetext="${position}"></label>`;
 }

@@ -300,7 +300,7 @@ function render({ model, el }) {
         <div class="ps-texts" role="group" aria-label="answers"
           style="--rows: ${rowsOfEach(texts.length)}">${texts.map(textTemplate)}</div>
         <div class="ps-side">${blocks}${stats()}</div></div>
-      <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
+      <p class="ps-more pl-soft">${numBlocks > numShown ? more : ""}</p>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
@@ -323,12 +323,12 @@ function render({ model, el }) {
       const selected = n === speed ? "selected" : "";
       return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
     });
-    return html`<div class="ps-controls">
-        <span class="pl-group">
+    return html`<div class="pl-row pl-toolbar ps-controls">
+        <span class="pl-row pl-group">
           <button class="pl-button" data-op="play">${playLabel()}</button>
           <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
           <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
-        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
+        <select class="pl-button ps-rate" aria-label="speed">${speeds}</select>
         ${scrubber(position(), lastStep())}</div>`;
   }
 
@@ -353,8 +353,8 @@ function render({ model, el }) {
   function textTemplate(text) {
     const words = wordRuns(text, replay.recording.block_size);
     return html`<div class="ps-text ps-${text.state}" style="--c: ${lookOf(text.look).color}; --look: ${text.look}">
-        <p class="ps-head">${patch(text.look)}<b>${text.name}</b>
-          <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
+        <p class="pl-row ps-head">${patch(text.look)}<b>${text.name}</b>
+          <span class="pl-soft">${STATE_WORDS[text.state] ?? text.state}</span></p>
         <div class="ps-words"><p>${words}</p></div></div>`;
   }
 
