@@ -88,7 +88,7 @@ def owned(*colors: str) -> tuple[Owner, ...]:
     return tuple(Owner("", Look(color)) for color in colors)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Block:
     """A block of a pool.
 
@@ -374,18 +374,16 @@ def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
     x, y, width, height = place
     number = str(block.number)
     left = x + 16 + draw.wide(number, 12)
-    right = x + width - 6
-    if height < 38:
-        base = y + height / 2 + 5
-        head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
-        return [head, *_words(block.words, left, base, right - left, font)]
-    drawn = [draw.label(x + 7, y + 15, number, 12, look=draw.BOLD)]
-    if block.note:
-        drawn.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, right - left))
-    if block.mark:
-        drawn.append(draw.label(right - 10, y + 15, block.mark, 13, draw.WRONG, look=draw.BOLD))
+    room = x + width - 6 - left
+    has_one_line = height < 38
+    base = y + (height / 2 + 5 if has_one_line else 15)
+    head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
+    if has_one_line:
+        return [head, *_words(block.words, left, base, room, font)]
+    note = draw.label(left, base, block.note, 11, draw.SOFT, room)
+    mark = draw.label(x + width - 16, base, block.mark, 13, draw.WRONG, look=draw.BOLD)
     base = y + min(36, 19 + (height - 15) / 2)
-    return drawn + _words(block.words, x + 7, base, width - 13, font)
+    return [head, note, mark, *_words(block.words, x + 7, base, width - 13, font)]
 
 
 def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> list[str]:
@@ -395,9 +393,9 @@ def _words(words: Sequence[Word], x: float, y: float, within: float, size: float
     drawn = []
     for word in words:
         kind = WORD_KINDS[word.kind]
-        wide = draw.wide(word.text, size)
-        drawn.append(draw.label(x, y, word.text, size, kind.ink, scale * wide, kind.style))
-        x += scale * (wide + 6)
+        wide = scale * draw.wide(word.text, size)
+        drawn.append(draw.label(x, y, word.text, size, kind.ink, wide, kind.style))
+        x += wide + scale * 6
     return drawn
 
 
@@ -414,11 +412,10 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     rooms = []
     for word in words:
         number = "" if word.number is None else str(word.number)
-        longest = max(len(word.text), len(word.below), len(number))
-        rooms.append(GAP + SLOT_PADDING + draw.wide(longest * "x", font))
-    equal = within / len(rooms)
-    if max(rooms) <= equal:
-        return len(rooms) * [equal]
+        longest = max(word.text, word.below, number, key=len)
+        rooms.append(GAP + SLOT_PADDING + draw.wide(longest, font))
+    if max(rooms) * len(rooms) <= within:
+        rooms = len(rooms) * [1.0]
     return [within / sum(rooms) * room for room in rooms]
 
 

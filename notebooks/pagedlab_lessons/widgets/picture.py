@@ -9,17 +9,15 @@ from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import (
     BOLD,
     Block,
-    Grid,
     Owner,
     Table,
     Word,
     blocks_of,
     plain,
-    pool,
     runs,
     svg,
 )
-from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Legend, Space, Text, note, stack
+from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
 from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
 
@@ -69,20 +67,17 @@ class Picture:
 
     def drawing(self) -> str:
         """The picture as an SVG."""
-        columns = columns_of(len(self.counts))
+        num_blocks = len(self.counts)
+        columns = max(16, columns_of(num_blocks))
         side = 24 if columns > 16 else 42
-        width = max(columns * (side + 4) - 4, 620)
+        width = columns * (side + 4) - 4
         blocks = blocks_of(
-            self.tables, len(self.counts), self.block_size, cached=self.cached, counts=self.counts
+            self.tables, num_blocks, self.block_size, cached=self.cached, counts=self.counts
         )
-
-        def squares(space: Space) -> Drawn:
-            grid = Grid(space.x, space.y + 4, columns, side, side)
-            return Drawn(pool(blocks, grid), grid.bottom(len(blocks)) + 8)
-
-        left_out = len(self.tables) - MAX_ROWS
+        squares = Pool(blocks, columns, height=side, gap=4)
         items: list[Item] = [*self.above, Text(self.headline()), squares]
         items += map(_row, self.tables[:MAX_ROWS])
+        left_out = len(self.tables) - MAX_ROWS
         items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
         drawn = stack(items, Space(0, 0, width, is_narrow=False))
         return svg(width, drawn.bottom, drawn.parts, self.headline())
