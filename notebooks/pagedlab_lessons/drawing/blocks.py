@@ -16,6 +16,8 @@ GAP = 3.0  # pixels between the slots of a block
 SLOT_PADDING = 6  # pixels beside a word in its slot
 LINE_PITCH = 17  # pixels from line to line in a block
 
+Parts = list[str]  # SVG elements
+
 
 # What is drawn ------------------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class Grid(NamedTuple):
 # The blocks of a pool -----------------------------------------------------------------------------
 
 
-def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
+def pool(blocks: Sequence[Block], grid: Grid) -> Parts:
     """Draw the blocks of a pool.
 
     A band for each owner is filled as far as the block holds its tokens: from below, or from the
@@ -332,7 +334,7 @@ def _badge(text: str, right: float, bottom: float, size: int) -> str:
 # Words in their slots -----------------------------------------------------------------------------
 
 
-def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> list[str]:
+def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> Parts:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
     With a number of slots each word has its slot, and empty slots are seen. Otherwise the
@@ -357,7 +359,7 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
     return parts
 
 
-def _ground_of_words(block: Block, place: Place) -> list[str]:
+def _ground_of_words(block: Block, place: Place) -> Parts:
     """Draw a tint for each owner, and an edge in the first one's colour."""
     bands = block.bands
     width = place.width / max(1, len(bands))
@@ -369,7 +371,7 @@ def _ground_of_words(block: Block, place: Place) -> list[str]:
     return [*drawn, draw.box(*place, edge=edge, look="" if bands else DASHES)]
 
 
-def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
+def _line_of_words(block: Block, place: Place, font: float) -> Parts:
     """Draw a block's number and its words, in one line or in two."""
     x, y, width, height = place
     number = str(block.number)
@@ -386,7 +388,7 @@ def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
     return [head, note, mark, *_words(block.words, x + 7, base, width - 13, font)]
 
 
-def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> list[str]:
+def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> Parts:
     """Draw words that follow one another, squeezed into `within` pixels."""
     length = sum(draw.wide(word.text, size) + 6 for word in words)
     scale = min(1.0, within / (length or 1))
@@ -419,7 +421,7 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     return [within / sum(rooms) * room for room in rooms]
 
 
-def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
+def _slots(block: Block, place: Place, size: int, font: float) -> Parts:
     """Draw the slots of a block side by side, with words in this font."""
     words = [*block.words, *size * [Word("", "empty")]][:size]
     color = block.bands[0].look.color if block.bands else draw.SOFT
@@ -432,7 +434,7 @@ def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
     return drawn
 
 
-def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
+def slot(word: Word, place: Place, color: str, font: float = 12.5) -> Parts:
     """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
     ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
@@ -502,7 +504,7 @@ class Strip(NamedTuple):
         return self.x + at * self.unit, self.y + line * self.pitch
 
 
-def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
+def rows(runs: Iterable[Run], strip: Strip) -> Parts:
     """Draw each run as a bar, or as one in each line that it is in.
 
     Args:

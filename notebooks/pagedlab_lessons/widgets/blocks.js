@@ -223,8 +223,8 @@ export function counters(counts) {
 }
 
 /**
- * Draws an arrow for each copy into the widget's canvas, from edge to edge of two blocks. Within a
- * row it is drawn above the blocks, so that their numbers can still be read.
+ * Draws an arrow for each copy into the widget's canvas, from the middle of a block to that of the
+ * other: the numbers in their corners can still be read.
  *
  * @param {HTMLElement} root
  * @param {number[][]} copies [source, destination] of each
@@ -233,17 +233,13 @@ export function drawCopyArrows(root, copies) {
   const arrows = copies.map((blockIds) => {
     const [from, to] = blockIds.map((id) => find(root, `.pl-block${withData("block", id)}`));
     if (!from || !to) return "";
-    const down = Math.sign(to.offsetTop - from.offsetTop);
-    const x = from.offsetLeft + from.offsetWidth / 2;
-    const y = from.offsetTop + (down > 0 ? from.offsetHeight : 0);
-    const across = to.offsetLeft + to.offsetWidth / 2 - x;
-    const along = to.offsetTop + (down < 0 ? to.offsetHeight : 0) - y;
-    const bend = down ? along / 2 : -16 - Math.abs(across) / 8;
-    const angle = (Math.atan2(along - bend, across / 2) * 180) / Math.PI;
-    const line = html`d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"`;
-    return html`<g transform="translate(${x} ${y})"><path class="pl-halo" ${line}/><path ${line}/>
-      <path d="M-9 -6L0 0L-9 6" transform="translate(${across} ${along}) rotate(${angle})"
-        pathLength="1"/></g>`;
+    const across = to.offsetLeft - from.offsetLeft;
+    const down = to.offsetTop - from.offsetTop;
+    const half = from.offsetWidth / 2;
+    const turn = (Math.atan2(down, across) * 180) / Math.PI;
+    const line = html`d="M0 0H${Math.hypot(across, down)}l-9 -6m9 6l-9 6" pathLength="1"`;
+    return html`<g transform="translate(${from.offsetLeft + half} ${from.offsetTop + half})
+      rotate(${turn})"><path class="pl-halo" ${line}/><path ${line}/></g>`;
   });
   find(root, ".pl-arrows").innerHTML = html`${arrows}`.source;
 }
