@@ -16,7 +16,7 @@ _DATA = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8
 PRESETS = {name: operations(", ".join(lines)) for name, lines in _DATA["presets"].items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Challenge:
     """A goal for the block grid.
 

@@ -99,11 +99,11 @@ class Explorer(Page):
 
     _esm: Any = script("explore")
     _css: Any = style("block_grid", "explore")
-    caption: Any = traitlets.Unicode().tag(sync=True)
+    caption = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number
-    asked: Any = traitlets.Dict().tag(sync=True)
-    drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
+    asked = traitlets.Dict().tag(sync=True)
+    drawn = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
