@@ -85,19 +85,13 @@ def _pattern(hatch: str, tone: str, color: str) -> str:
     """Return a pattern: lines on a ground that is the colour, or a tint of it."""
     turn, path = HATCH_LINES[HATCHES[int(hatch)]]
     kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
-    share, lines = (TINT, f"#{color}") if tone == "p" else (1, _darker(color))
+    share, lines = (TINT, f'"#{color}"') if tone == "p" else (1, '"#000" stroke-opacity="0.38"')
     # a `box` has round corners
     ground = f'<rect width="7" height="7" fill="#{color}" fill-opacity="{share:g}"/>'
     # A style: the one of a matplotlib chart elsewhere on the page would win over an attribute.
-    look = f'stroke="{lines}" stroke-width="2.5" style="stroke-linecap:round"'
+    look = f'stroke={lines} stroke-width="2.5" style="stroke-linecap:round"'
     name = f"look-{hatch}{tone}-{color}"
     return f'<pattern id="{name}" {kind}>{ground}<path d="{path}" {look}/></pattern>'
-
-
-def _darker(color: str) -> str:
-    """Return 62 % of a colour."""
-    channels = (int(color[i : i + 2], 16) * 62 // 100 for i in (0, 2, 4))
-    return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 
 def shape(x: float, y: float, w: float, h: float, look: Look, edge: str = "none") -> str:

@@ -323,7 +323,7 @@ function pageTemplate(controls, caption) {
 function controlTemplate({ name, kind, fixed }) {
   const isSlider = kind === "slider";
   const play = html`<button class="pl-button" data-play="${name}" aria-label="play"></button>`;
-  return html`<label class="pl-row px-${kind} ${fixed ? "px-fixed" : ""}">
+  return html`<label class="pl-row px-${kind}">
       <span>${spaced(name)}</span>
       <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>
       ${isSlider ? html`<output></output>` : ""}</label>${isSlider ? play : ""}`;
