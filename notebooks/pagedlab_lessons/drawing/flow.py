@@ -324,10 +324,10 @@ class Lanes:
         parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
-        scale = [(space.x, self.unit)]
+        parts.append(draw.label(space.x, bottom + 11, self.unit, 11, draw.SOFT))
         for number in range(0, int(self.stop) + 1, self.every):
-            scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
-        parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
+            x = first.corner(number)[0] - 3 * len(str(number))
+            parts.append(draw.label(x, bottom + 11, str(number), 11, draw.SOFT))
         return Drawn(parts, bottom + 20)
 
     def _lane(self, lane: Lane, strip: Strip, space: Space) -> list[str]:
@@ -370,10 +370,9 @@ def stations(
     """
     parts = []
     for number, (place, (words, say)) in enumerate(zip(places, said.items(), strict=True)):
-        share = (0.55 if number == now else 0.15) if number in filled else 0
-        ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
+        share, style = (0.55, draw.BOLD) if number == now else (0.15, "")
+        ground = draw.box(*place, SEQUENCE_COLORS[0], share * (number in filled), draw.INK)
         base = place.y + place.height / 2 + 5
-        style = draw.BOLD if number == now else ""
         text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
         links = [f"{control}={words}".replace(" ", "-")]
         parts.append(draw.linked(links, say, ground, text, goes=f"{control}={words}"))
@@ -406,9 +405,10 @@ class Beside:
         width = (space.width + BETWEEN) / len(self.columns) - BETWEEN
         parts = []
         bottom = 0.0
-        for number, column in enumerate(self.columns):
-            x = space.x + number * (width + BETWEEN)
-            drawn = stack(column, space._replace(x=x, width=width))
+        room = space._replace(width=width)
+        for column in self.columns:
+            drawn = stack(column, room)
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
+            room = room._replace(x=room.x + width + BETWEEN)
         return Drawn(parts, bottom)

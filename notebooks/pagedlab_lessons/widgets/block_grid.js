@@ -87,14 +87,13 @@ function render({ model, el }) {
 
   // ---- what the reader does
 
-  /** @param {Element} target */
+  /** @param {any} target */
   function onClick(target) {
-    const button = /** @type {HTMLElement | null} */ (target.closest("[data-op]"));
-    const row = /** @type {HTMLElement | null} */ (target.closest("[data-sequence]"));
-    const block = /** @type {HTMLElement | null} */ (target.closest("[data-block]"));
+    const button = target.closest("[data-op]");
+    const row = target.closest("[data-sequence]");
     if (button) onButton(button);
     else if (row) selected = row.dataset.sequence;
-    else selectNextReader(Number(block?.dataset.block));
+    else selectNextReader(target.closest("[data-block]")?.dataset.block);
     paint();
   }
 
@@ -113,7 +112,7 @@ function render({ model, el }) {
   /**
    * Selects a sequence that lists the block; a second click selects the next one.
    *
-   * @param {number} blockId
+   * @param {any} blockId undefined if no block was clicked
    */
   function selectNextReader(blockId) {
     const names = (pool.owners[blockId] ?? []).map(({ name }) => name);

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.arguments import one_of
-from pagedlab_lessons.drawing import Drawing
 from pagedlab_lessons.figure_words import described
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import opening, share_parts
@@ -75,10 +74,8 @@ def _as_page(drawn: Any) -> str:
     Raises:
         TypeError: If it is no drawing.
     """
-    if isinstance(drawn, Drawing):
-        return drawn + drawn.narrow
     if isinstance(drawn, str):
-        return drawn
+        return drawn + getattr(drawn, "narrow", "")  # a `lessons.drawing.Drawing` has two variants
     if hasattr(drawn, "savefig"):
         close_figure(drawn)
         return svg_of(drawn)

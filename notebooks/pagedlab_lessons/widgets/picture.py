@@ -1,7 +1,7 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
@@ -49,7 +49,7 @@ class Picture:
     free: int
     copied: int
     tables: list[Table]
-    above: list[Item] = field(default_factory=list)
+    above: list[Item]
     cached: Collection[int] = ()
 
     def headline(self) -> str:
@@ -96,11 +96,11 @@ def _row(table: Table) -> Item:
 
 def picture_of_grid(state: dict[str, Any]) -> Picture:
     """Return a still of a block grid's `state`, below the goal of its challenge."""
-    tables = [
-        Table(each["name"], each["blocks"], each["tokens"], look_of(each["look"]))
-        for each in state["tables"]
-    ]
-    challenge = state.get("challenge")
+    tables = []
+    for each in state["tables"]:
+        look = look_of(each["look"])
+        tables.append(Table(each["name"], each["blocks"], each["tokens"], look))
+    challenge = state["challenge"]
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
     same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
     return Picture(**same, tables=tables, above=[goal])
@@ -140,11 +140,10 @@ def _written(table: Table, size: int, lines: int) -> Item:
         text = " ".join(plain(word) for word in table.words if word)
         return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
-    last = range(len(table.blocks))[-lines * columns :]
+    owners = (Owner(table.name, table.look.tint),)
     blocks = []
-    for entry in last:
+    for entry in range(len(table.blocks))[-lines * columns :]:
         shown = [plain(word) for word in table.words_in(entry, size) if word]
         words = tuple(map(Word, shown or ["(chat template)"]))
-        owner = Owner(table.name, table.look.tint)
-        blocks.append(Block(table.blocks[entry], (owner,), words=words))
+        blocks.append(Block(table.blocks[entry], owners, words=words))
     return Blocks(blocks, columns, height=22, gap=3)

@@ -54,10 +54,9 @@ def quiz_of(notebook: str) -> tuple[Question, ...]:
     Raises:
         ValueError: If it has none.
     """
-    asked = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
     return tuple(
-        Question(question["text"], tuple(Answer(**answer) for answer in question["answers"]))
-        for question in asked
+        Question(asked["text"], tuple(Answer(**answer) for answer in asked["answers"]))
+        for asked in QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
     )
 
 

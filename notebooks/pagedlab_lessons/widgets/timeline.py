@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -119,7 +119,7 @@ class Row:
 
     name: str
     first: int
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[Cell]
     end: str = ""
     reached: int = 0
     written: int = 0
@@ -198,9 +198,9 @@ class Run:
         preempted: preemptions by how.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    batches: list[Counter[str]] = field(default_factory=list)
-    preempted: Counter[str] = field(default_factory=Counter)
+    rows: list[Row]
+    batches: list[Counter[str]]
+    preempted: Counter[str]
 
     @property
     def steps(self) -> int:
@@ -226,7 +226,7 @@ class Run:
 
 def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
-    run = Run()
+    run = Run([], [], Counter())
     rows: dict[str, Row] = {}
     for now, sequences in _engine_steps(Replay(recording)):
         run.batches.append(Counter())
@@ -236,7 +236,7 @@ def run_of(recording: dict[str, Any]) -> Run:
             chunks = {name: computed[name] for name in own if name in computed}
             states = [sequence.state for sequence in own.values() if sequence.is_unfinished]
             if request not in rows and (chunks or states):
-                rows[request] = Row(request, run.steps)
+                rows[request] = Row(request, run.steps, [])
             row = rows.get(request)
             if not row or row.end:  # it ended, perhaps before any step
                 continue
@@ -435,9 +435,9 @@ class Timeline(Explorer):
         self._due = 0.0
         self._draws_blocks = blocks
         self._most_tokens = most_tokens
-        self.run = Run()  # the rows, as they were drawn last
         self.recorder = Recorder(llm, on_step=self._on_step)
         self._is_recording = True
+        self.run = run_of(self.recorder.recording)  # the rows, as they were drawn last
         self._replay = Replay(self.recorder.recording)
         super().__init__(
             self._draw_step, "A click on a bar of tokens goes to its step.", step=([0], 0)
