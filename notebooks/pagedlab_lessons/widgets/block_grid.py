@@ -56,7 +56,7 @@ class BlockPoolWidget(Page):
         preset: str | None = None,
         challenge: str | None = None,
     ) -> None:
-        self.challenge: Challenge | None = None
+        self.challenge = None
         if challenge:
             self.challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
             num_blocks = self.challenge.num_blocks

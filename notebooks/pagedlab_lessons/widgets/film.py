@@ -62,8 +62,7 @@ def _names_of(steps: list[Step], people: Mapping[str, str]) -> dict[str, str]:
 def _prompt_of(change: Step) -> list[str]:
     """Return the words of a prompt, if this is the first change of its sequence."""
     _, words = change.get("words", (0, []))
-    prompt: list[str] = words[: change.get("prompt", 0)]
-    return prompt
+    return words[: change.get("prompt", 0)]
 
 
 def _named(field: str, value: Any, names: dict[str, str]) -> Any:
