@@ -97,7 +97,7 @@ function render({ model, el }) {
   function showSlider({ name, options }, input, place) {
     input.max = String(options.length - 1);
     input.value = String(place);
-    const words = options.map((option) => (typeof option === "number" ? format(option) : option));
+    const words = options.map(wordsOf);
     input.setAttribute("aria-valuetext", words[place]);
     const output = /** @type {HTMLOutputElement} */ (input.nextElementSibling);
     output.value = words[place];
@@ -290,6 +290,15 @@ function render({ model, el }) {
  */
 function linksOf(part) {
   return part?.getAttribute("data-link")?.split(" ") ?? [];
+}
+
+/**
+ * An option as a slider shows it: a number with its thousands apart.
+ *
+ * @param {string | number} option
+ */
+function wordsOf(option) {
+  return typeof option === "number" ? format(option) : option;
 }
 
 /**
