@@ -1,23 +1,16 @@
 """A figure described in words: the alt text that a notebook stores."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # a server has widgets without matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.legend import Legend
+from typing import Any
 
 
-def described(figure: Figure) -> str:
+def described(figure: Any) -> str:
     """Return what is seen of a figure in words: titles, axes, and what the legends list."""
     said = [figure.get_suptitle(), *map(_axes_in_words, figure.axes)]
     said += map(_legend_in_words, figure.legends)
     return ". ".join(["Figure", *(" ".join(part.split()) for part in said if part)])
 
 
-def _axes_in_words(ax: Axes) -> str:
+def _axes_in_words(ax: Any) -> str:
     """Return the title of axes, what is over what, and the entries of their legend."""
     names = [label.get_text() for label in ax.get_yticklabels() if label.get_text().strip()]
     # ticks that are words, and not numbers
@@ -29,5 +22,5 @@ def _axes_in_words(ax: Axes) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _legend_in_words(legend: Legend) -> str:
+def _legend_in_words(legend: Any) -> str:
     return f"legend: {', '.join(text.get_text() for text in legend.get_texts())}"

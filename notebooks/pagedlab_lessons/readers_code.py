@@ -47,7 +47,7 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
     def count(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal steps
         is_call = event == "call"
-        if is_call and not _counts(frame.f_code.co_filename):
+        if is_call and not _is_readers(frame.f_code.co_filename, CHECKS):
             return None
         steps += 1
         if steps > limit:
@@ -95,12 +95,6 @@ def in_time() -> Iterator[None]:
 
 
 @cache
-def _counts(file: str) -> bool:
-    """Return whether calls of the functions in this file are steps."""
-    return _is_readers(file, CHECKS)
-
-
-@cache
 def _has_loop(code: CodeType) -> bool:
     """Return whether this code jumps back."""
     jumps = {*dis.hasjrel, *dis.hasjabs}
@@ -115,10 +109,8 @@ def explain(error: BaseException) -> str:
     Args:
         error: what the reader's code raised.
     """
-    parts = [text_of(error)]
-    if not isinstance(error, StillRunning):
-        parts.insert(0, type(error).__name__)
-    message = ": ".join(part for part in parts if part)
+    name = "" if isinstance(error, StillRunning) else type(error).__name__
+    message = ": ".join(filter(None, (name, text_of(error))))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.line and _is_readers(frame.filename, *OURS):
             return f"{message} ({frame.name}: {frame.line})"
@@ -134,6 +126,7 @@ def text_of(value: object) -> str:
         return f"its text raises {type(error).__name__}"
 
 
+@cache
 def _is_readers(file: str, *ours: Path) -> bool:
     """Return whether a reader wrote this file: it is neither in `ours` nor in a library."""
     path = Path(file)

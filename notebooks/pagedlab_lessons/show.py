@@ -50,5 +50,6 @@ def _shown(file: Path) -> str:
     package = file.parent
     while (package.parent / "__init__.py").exists():
         package = package.parent
-    is_in_package = (package / "__init__.py").exists()
-    return file.relative_to(package.parent).as_posix() if is_in_package else file.as_posix()
+    if (package / "__init__.py").exists():
+        file = file.relative_to(package.parent)
+    return file.as_posix()

@@ -78,7 +78,7 @@ class Grid:
 
     def settled(self, serial=None):
         """Wait until the page shows the state of this number, or the latest one."""
-        serial = serial or int(self.python("print({w}._serial)"))
+        serial = serial or int(self.python("print({w}.state['serial'])"))
         self.page.wait_for_function(
             "([root, serial]) => Number(root.dataset.serial) >= serial",
             arg=[self.root.element_handle(), serial],

@@ -16,6 +16,8 @@ GAP = 3.0  # pixels between the slots of a block
 SLOT_PADDING = 6  # pixels beside a word in its slot
 LINE_PITCH = 17  # pixels from line to line in a block
 
+Parts = list[str]  # SVG elements
+
 
 # What is drawn ------------------------------------------------------------------------------------
 
@@ -48,22 +50,20 @@ class WordKind(NamedTuple):
         ink: the colour of the text.
         has_ground: whether its slot is filled with the block's colour.
         has_edge: whether its slot has an edge in the block's colour.
-        is_dashed: whether it has that edge, dashed.
+        dashes: of the edge, as attributes.
     """
 
     style: str = ""
     ink: str = draw.INK
     has_ground: bool = True
     has_edge: bool = False
-    is_dashed: bool = False
+    dashes: str = ""
 
 
 WORD_KINDS = {
     "stored": WordKind(),
-    "new": WordKind(style=draw.BOLD, has_edge=True),
-    "drafted": WordKind(
-        "font-style:italic", draw.SOFT, has_ground=False, has_edge=True, is_dashed=True
-    ),
+    "new": WordKind(draw.BOLD, has_edge=True),
+    "drafted": WordKind("font-style:italic", draw.SOFT, False, has_edge=True, dashes=DASHES),
     "rejected": WordKind(draw.STRUCK, draw.SOFT, has_ground=False),
     "not stored": WordKind(draw.BOLD, has_ground=False),
     "marked": WordKind(f"{draw.BOLD};text-decoration:underline 2px {draw.WRONG}"),
@@ -90,14 +90,14 @@ def owned(*colors: str) -> tuple[Owner, ...]:
     return tuple(Owner("", Look(color)) for color in colors)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Block:
     """A block of a pool.
 
     Args:
         number: its id; None for a block that is not allocated.
         owners: the sequences that have it; the first one had it first.
-        references: its reference count; by default the number of owners.
+        count: its reference count, which may differ from the number of owners.
         is_cached: whether its contents are kept though no table lists it.
         words: what its slots hold.
         note: more about it, drawn by `slots` beside its number.
@@ -109,7 +109,7 @@ class Block:
 
     number: int | None
     owners: tuple[Owner, ...] = ()
-    references: int | None = None
+    count: int = 0
     is_cached: bool = False
     words: tuple[Word, ...] = ()
     note: str = ""
@@ -117,11 +117,6 @@ class Block:
     lines: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     say: str = ""
-
-    @property
-    def count(self) -> int:
-        """Its reference count."""
-        return len(self.owners) if self.references is None else self.references
 
     @property
     def is_used(self) -> bool:
@@ -192,7 +187,7 @@ def blocks_of(
         Block(
             number,
             tuple(owners[number]),
-            references=counts[number] if counts is not None else None,
+            count=counts[number] if counts else len(owners[number]),
             is_cached=number in cached,
             words=tuple(Word(draw.plain(word)) for word in words[number]),
         )
@@ -201,31 +196,23 @@ def blocks_of(
 
 
 def described(block: Block) -> str:
-    """Return what a drawing says of a block."""
-    said = f"block {block.number}{_owners_in_words(block)}"
-    if block.words:
-        said += f": {' '.join(word.text for word in block.words)}"
-    return said
+    """Return what a drawing says of a block: its owners, or why it has none, and its words."""
+    names = [owner.name for owner in block.owners if owner.name]
+    said = ": free; its contents stay cached" if block.is_cached else ": free"
+    if len(names) > 1:
+        said = f", shared: first {names[0]}, then {', '.join(names[1:])}"
+    elif block.owners:
+        said = f", {''.join(names) or 'in use'}"
+    elif block.count:
+        said = f": {block.count} references, and no table lists it"
+    words = " ".join(word.text for word in block.words)
+    return f"block {block.number}{said}" + (f": {words}" if words else "")
 
 
 def _linked(block: Block, drawn: Sequence[str]) -> str:
     """Return a block as a part that can be pointed at."""
     links = block.links or (f"b{block.number}",)
     return draw.linked(links, block.say or described(block), *drawn)
-
-
-def _owners_in_words(block: Block) -> str:
-    """Return what follows a block's number: its owners, or why it has none."""
-    names = [owner.name for owner in block.owners if owner.name]
-    if len(names) > 1:
-        return f", shared: first {names[0]}, then {', '.join(names[1:])}"
-    if names:
-        return f", {names[0]}"
-    if block.owners:
-        return ", in use"
-    if block.count:
-        return f": {block.count} references, and no table lists it"
-    return ": free; its contents stay cached" if block.is_cached else ": free"
 
 
 # Where it is drawn --------------------------------------------------------------------------------
@@ -281,7 +268,7 @@ class Grid(NamedTuple):
 # The blocks of a pool -----------------------------------------------------------------------------
 
 
-def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
+def pool(blocks: Sequence[Block], grid: Grid) -> Parts:
     """Draw the blocks of a pool.
 
     A band for each owner is filled as far as the block holds its tokens: from below, or from the
@@ -294,8 +281,7 @@ def pool(blocks: Sequence[Block], grid: Grid) -> list[str]:
     """
     size = 11 if grid.width >= 28 else 8
     parts = [_block(block, grid.cell(at), size) for at, block in enumerate(blocks)]
-    style = f"font-family:monospace;font-size:{size}px"
-    return [f'<g style="{style}">', *parts, "</g>"]
+    return [f'<g style="font-family:monospace;font-size:{size}px">', *parts, "</g>"]
 
 
 def _block(block: Block, place: Place, size: int) -> str:
@@ -323,7 +309,7 @@ def _block(block: Block, place: Place, size: int) -> str:
             drawn.append(draw.shape(*band, owner.look.tint))
         drawn.append(draw.shape(*filled, owner.look.tint if block.lines else owner.look))
     if block.count and not block.owners:
-        drawn.append(draw.box(*place, "none", 1, draw.BAD, DASHES))
+        drawn.append(draw.box(*place, edge=draw.BAD, look=DASHES))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
     ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
     if bands:
@@ -332,9 +318,8 @@ def _block(block: Block, place: Place, size: int) -> str:
     room = width - draw.wide(f"{block.number}{block.count}", size) - 16
     if block.count > 1 and (room > 0 or not is_bar):
         drawn.append(_badge(str(block.count), x + width, y + height, size))
-    for i, line in enumerate(block.lines):
-        line_base = base + LINE_PITCH * (i + 1)
-        drawn.append(draw.label(x + 4, line_base, line, 12, within=width - 7))
+    for i, line in enumerate(block.lines, 1):
+        drawn.append(draw.label(x + 4, base + LINE_PITCH * i, line, 12, within=width - 7))
     return _linked(block, drawn)
 
 
@@ -349,7 +334,7 @@ def _badge(text: str, right: float, bottom: float, size: int) -> str:
 # Words in their slots -----------------------------------------------------------------------------
 
 
-def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> list[str]:
+def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5) -> Parts:
     """Draw blocks with the words in them, on a tint of their owners' colours.
 
     With a number of slots each word has its slot, and empty slots are seen. Otherwise the
@@ -365,61 +350,54 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
     for at, block in enumerate(blocks):
         place = grid.cell(at)
         drawn = _ground_of_words(block, place)
-        if size:
-            drawn += _slots(block, place, size, font)
-        else:
-            drawn += _line_of_words(block, place, font)
+        drawn += _slots(block, place, size, font) if size else _line_of_words(block, place, font)
         if grid.head and block.number is not None:
             name = f"block {block.number}{block.note}"
             drawn.append(draw.label(place.x + 1, place.y - 4, name, 11, draw.SOFT))
-        if size and any(word.say for word in block.words):
-            parts += drawn  # the words can be pointed at, and not the block
-            continue
-        parts.append(_linked(block, drawn))
+        speaks = size and any(word.say for word in block.words)  # and its block does not
+        parts += drawn if speaks else [_linked(block, drawn)]
     return parts
 
 
-def _ground_of_words(block: Block, place: Place) -> list[str]:
+def _ground_of_words(block: Block, place: Place) -> Parts:
     """Draw a tint for each owner, and an edge in the first one's colour."""
     bands = block.bands
-    x, y, width, height = place
+    width = place.width / max(1, len(bands))
     drawn = []
-    for owner in bands:
-        drawn.append(draw.shape(x, y, width / len(bands), height, owner.look.tint))
-        x += width / len(bands)
+    for i, owner in enumerate(bands):
+        band = place._replace(x=place.x + i * width, width=width)
+        drawn.append(draw.shape(*band, owner.look.tint))
     edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    return [*drawn, draw.box(*place, "none", 1, edge, "" if bands else DASHES)]
+    return [*drawn, draw.box(*place, edge=edge, look="" if bands else DASHES)]
 
 
-def _line_of_words(block: Block, place: Place, font: float) -> list[str]:
+def _line_of_words(block: Block, place: Place, font: float) -> Parts:
     """Draw a block's number and its words, in one line or in two."""
     x, y, width, height = place
     number = str(block.number)
     left = x + 16 + draw.wide(number, 12)
-    right = x + width - 6
-    if height < 38:
-        base = y + height / 2 + 5
-        head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
-        return [head, *_words(block.words, left, base, right - left, font)]
-    drawn = [draw.label(x + 7, y + 15, number, 12, look=draw.BOLD)]
-    if block.note:
-        drawn.append(draw.label(left, y + 15, block.note, 11, draw.SOFT, right - left))
-    if block.mark:
-        drawn.append(draw.label(right - 10, y + 15, block.mark, 13, draw.WRONG, look=draw.BOLD))
+    room = x + width - 6 - left
+    has_one_line = height < 38
+    base = y + (height / 2 + 5 if has_one_line else 15)
+    head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
+    if has_one_line:
+        return [head, *_words(block.words, left, base, room, font)]
+    note = draw.label(left, base, block.note, 11, draw.SOFT, room)
+    mark = draw.label(x + width - 16, base, block.mark, 13, draw.WRONG, look=draw.BOLD)
     base = y + min(36, 19 + (height - 15) / 2)
-    return drawn + _words(block.words, x + 7, base, width - 13, font)
+    return [head, note, mark, *_words(block.words, x + 7, base, width - 13, font)]
 
 
-def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> list[str]:
+def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> Parts:
     """Draw words that follow one another, squeezed into `within` pixels."""
     length = sum(draw.wide(word.text, size) + 6 for word in words)
     scale = min(1.0, within / (length or 1))
     drawn = []
     for word in words:
         kind = WORD_KINDS[word.kind]
-        wide = draw.wide(word.text, size)
-        drawn.append(draw.label(x, y, word.text, size, kind.ink, scale * wide, kind.style))
-        x += scale * (wide + 6)
+        wide = scale * draw.wide(word.text, size)
+        drawn.append(draw.label(x, y, word.text, size, kind.ink, wide, kind.style))
+        x += wide + scale * 6
     return drawn
 
 
@@ -436,15 +414,14 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     rooms = []
     for word in words:
         number = "" if word.number is None else str(word.number)
-        longest = max(len(word.text), len(word.below), len(number))
-        rooms.append(GAP + SLOT_PADDING + draw.wide(longest * "x", font))
-    equal = within / len(rooms)
-    if max(rooms) <= equal:
-        return len(rooms) * [equal]
+        longest = max(word.text, word.below, number, key=len)
+        rooms.append(GAP + SLOT_PADDING + draw.wide(longest, font))
+    if max(rooms) * len(rooms) <= within:
+        rooms = len(rooms) * [1.0]
     return [within / sum(rooms) * room for room in rooms]
 
 
-def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
+def _slots(block: Block, place: Place, size: int, font: float) -> Parts:
     """Draw the slots of a block side by side, with words in this font."""
     words = [*block.words, *size * [Word("", "empty")]][:size]
     color = block.bands[0].look.color if block.bands else draw.SOFT
@@ -457,12 +434,12 @@ def _slots(block: Block, place: Place, size: int, font: float) -> list[str]:
     return drawn
 
 
-def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
+def slot(word: Word, place: Place, color: str, font: float = 12.5) -> Parts:
     """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
     ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
     edge = color if kind.has_edge else draw.LINE
-    drawn = [draw.box(*place, ground, share, edge, DASHES if kind.is_dashed else "")]
+    drawn = [draw.box(*place, ground, share, edge, kind.dashes)]
     left = place.x + 3
     within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5
@@ -473,9 +450,8 @@ def slot(word: Word, place: Place, color: str, font: float = 12.5) -> list[str]:
         pitch = min(14, place.height / 2)
         base = place.y + pitch - 2
         text = draw.shortened(word.below, 12, within)
-        drawn.append(
-            draw.label(left, base + pitch, text, min(12, font), draw.INK, within, draw.BOLD)
-        )
+        small = min(12, font)
+        drawn.append(draw.label(left, base + pitch, text, small, within=within, look=draw.BOLD))
     if word.text:
         text = draw.shortened(word.text, font, within)
         drawn.append(draw.label(left, base, text, font, kind.ink, within, kind.style))
@@ -528,7 +504,7 @@ class Strip(NamedTuple):
         return self.x + at * self.unit, self.y + line * self.pitch
 
 
-def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
+def rows(runs: Iterable[Run], strip: Strip) -> Parts:
     """Draw each run as a bar, or as one in each line that it is in.
 
     Args:
@@ -539,9 +515,8 @@ def rows(runs: Iterable[Run], strip: Strip) -> list[str]:
     for run in runs:
         start = run.start
         while start < run.stop:
-            stop = run.stop
-            if strip.row:
-                stop = min(stop, (start // strip.row + 1) * strip.row)
+            row = strip.row or run.stop
+            stop = min(run.stop, (start // row + 1) * row)
             width = max(0.5, (stop - start) * strip.unit - strip.gap)
             drawn.append(draw.shape(*strip.corner(start), width, strip.height, run.look, run.edge))
             start = stop

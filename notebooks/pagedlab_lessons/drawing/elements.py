@@ -28,7 +28,7 @@ def svg(
     height: float,
     parts: Iterable[str],
     name: str = "",
-    shown_width: float | None = None,
+    shown_width: float = 0,
 ) -> str:
     """Return a drawing, as wide as there is room and never wider than `shown_width` pixels.
 
@@ -37,14 +37,14 @@ def svg(
         height: in pixels.
         parts: SVG elements.
         name: says what is seen, for those who do not see it.
-        shown_width: in pixels; None for `width`.
+        shown_width: in pixels; 0 for `width`.
     """
     drawn = "".join(parts)
-    widest = shown_width or width
-    size = f'viewBox="-2 0 {width + 4:g} {height:.0f}" width="100%" style="max-width:{widest:g}px"'
+    look = f'width="100%" style="max-width:{shown_width or width:g}px"'
     # A group, not an image: a screen reader does not go into the parts of an image.
     group = f'role="group" aria-label="{html.escape(name)}"'
-    return f"<svg {size} {group}>{_patterns(drawn)}{drawn}</svg>"
+    size = f"-2 0 {width + 4:g} {height:.0f}"
+    return f'<svg viewBox="{size}" {look} {group}>{_patterns(drawn)}{drawn}</svg>'
 
 
 NARROW = 300  # pixels: the width of a variant for a phone, whose letters have at least 11 pixels
@@ -57,18 +57,7 @@ class Drawing(str):
     `pagedlab_lessons.widgets.explore` shows the variant that fits.
     """
 
-    narrow: str
-
-    def __new__(cls, wide: str, narrow: str) -> "Drawing":
-        """Return a drawing of two variants.
-
-        Args:
-            wide: as `svg` returns it.
-            narrow: the same; its class is "px-narrow".
-        """
-        drawing = super().__new__(cls, wide)
-        drawing.narrow = narrow
-        return drawing
+    narrow = ""  # as `svg` returns it; its class is "px-narrow"
 
 
 # Looks --------------------------------------------------------------------------------------------
@@ -88,29 +77,21 @@ def fill(look: Look) -> str:
 def _patterns(drawn: str) -> str:
     """Return the patterns that these elements are filled with."""
     used = dict.fromkeys(re.findall(r"url\(#look-(\d)([ps])-(\w+)\)", drawn))
-    if not used:
-        return ""
-    return f"<defs>{''.join(_pattern(*name) for name in used)}</defs>"
+    patterns = "".join(_pattern(*name) for name in used)
+    return f"<defs>{patterns}</defs>" if used else ""
 
 
 def _pattern(hatch: str, tone: str, color: str) -> str:
     """Return a pattern: lines on a ground that is the colour, or a tint of it."""
     turn, path = HATCH_LINES[HATCHES[int(hatch)]]
     kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
-    share = TINT if tone == "p" else 1
-    lines = f"#{color}" if tone == "p" else _darker(color)
+    share, lines = (TINT, f'"#{color}"') if tone == "p" else (1, '"#000" stroke-opacity="0.38"')
     # a `box` has round corners
     ground = f'<rect width="7" height="7" fill="#{color}" fill-opacity="{share:g}"/>'
     # A style: the one of a matplotlib chart elsewhere on the page would win over an attribute.
-    look = f'stroke="{lines}" stroke-width="2.5" style="stroke-linecap:round"'
+    look = f'stroke={lines} stroke-width="2.5" style="stroke-linecap:round"'
     name = f"look-{hatch}{tone}-{color}"
     return f'<pattern id="{name}" {kind}>{ground}<path d="{path}" {look}/></pattern>'
-
-
-def _darker(color: str) -> str:
-    """Return 62 % of a colour."""
-    channels = (int(color[i : i + 2], 16) * 62 // 100 for i in (0, 2, 4))
-    return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 
 def shape(x: float, y: float, w: float, h: float, look: Look, edge: str = "none") -> str:
@@ -178,11 +159,9 @@ def label(
         within: a longer text is squeezed into these pixels; 0 for no limit.
         look: more style.
     """
-    squeeze = (
-        f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"'
-        if 0 < within < wide(text, size)
-        else ""
-    )
+    squeeze = ""
+    if 0 < within < wide(text, size):
+        squeeze = f' textLength="{within:.0f}" lengthAdjust="spacingAndGlyphs"'
     kind = f'fill="{color}" font-size="{size}" style="font-family:monospace;{look}"{squeeze}'
     place = f'x="{_short(x)}" y="{_short(y)}" xml:space="preserve"'
     return f"<text {place} {kind}>{html.escape(text)}</text>"
@@ -202,12 +181,11 @@ def linked(link: Iterable[object], say: str, *parts: str, goes: str = "") -> str
     name = said
     shared = html.escape(" ".join(map(str, link)))
     kind = 'role="img"'
-    drawn = "".join(parts)
+    drawn = " ".join(parts) if goes else "".join(parts)  # a space also between the texts
     if goes:
         kind = f'role="button" data-set="{html.escape(goes)}"'
-        drawn = " ".join(parts)  # a space also between the texts
-        seen = " ".join(TEXT.findall(drawn))
-        name = f"{seen}. {said}" if seen else said
+        if seen := " ".join(TEXT.findall(drawn)):
+            name = f"{seen}. {said}"
         drawn = f'<g aria-hidden="true">{drawn}</g>'  # its name says the same, in one sentence
     return f'<g {kind} aria-label="{name}" data-link="{shared}" data-say="{said}">{drawn}</g>'
 

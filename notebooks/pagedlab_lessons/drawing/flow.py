@@ -101,12 +101,13 @@ def page(
     wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
     narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
     small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
+    drawing = draw.Drawing(wide)
     # explore.js looks for this class, and shows the name above the drawing
-    small = small.replace("<svg ", '<svg class="px-narrow" ', 1)
-    return draw.Drawing(wide, small)
+    drawing.narrow = small.replace("<svg ", '<svg class="px-narrow" ', 1)
+    return drawing
 
 
-@dataclass(frozen=True)
+@dataclass
 class Text:
     """A text, in as many lines as it needs.
 
@@ -129,22 +130,19 @@ class Text:
     def __call__(self, space: Space) -> Drawn:
         text = space.of(self.text)
         size = space.of(self.size)
-        lines = wrap(text, int(space.width / draw.wide("x", size)))
-        if not lines:
+        if not text:
             return Drawn([], space.y)
-        top = space.y + self.above
-        pitch = 1.35 * size
-        y = top + pitch * len(lines)
+        base = space.y + self.above - 0.35 * size
         parts = []
-        for i, line in enumerate(lines):
-            base = top + pitch * i + size
+        for line in wrap(text, int(space.width / draw.wide("x", size))):
+            base += 1.35 * size
             parts.append(draw.label(space.x, base, line, size, self.color, look=self.look))
         if self.tail:
             left = draw.wide(text, size) + 14
-            place = (space.x + left, y - 0.35 * size)
             small = 12 - space.is_narrow
-            parts.append(draw.label(*place, self.tail, small, draw.SOFT, space.width - left))
-        return Drawn(parts, y + BELOW)
+            within = space.width - left
+            parts.append(draw.label(space.x + left, base, self.tail, small, draw.SOFT, within))
+        return Drawn(parts, base + 0.35 * size + BELOW)
 
 
 def title(text: Both[str], tail: str = "", above: float = 6) -> Text:
@@ -161,7 +159,7 @@ def note(text: Both[str]) -> Text:
 Entry = tuple[Look | Word | str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Legend:
     """What samples mean, side by side, in as many lines as they need.
 
@@ -174,16 +172,16 @@ class Legend:
     def __call__(self, space: Space) -> Drawn:
         parts = []
         x, y = space.x, space.y
+        right = x + space.width
         for sample, meaning in self.entries:
-            room = 40 if isinstance(sample, Word) else 20
-            width = room + 6 + draw.wide(meaning, 12)
-            if x > space.x and x + width > space.x + space.width:
+            room = 46 if isinstance(sample, Word) else 26
+            width = room + draw.wide(meaning, 12)
+            if x > space.x and x + width > right:
                 x = space.x
                 y += LEGEND_LINE
             parts += self._sample(sample, x, y)
-            left = x + room + 6
-            within = space.x + space.width - left
-            parts.append(draw.label(left, y + 12.5, meaning, 12, draw.SOFT, within))
+            left = x + room
+            parts.append(draw.label(left, y + 12.5, meaning, 12, draw.SOFT, right - left))
             x += width + LEGEND_GAP
         return Drawn(parts, y + LEGEND_LINE + BELOW)
 
@@ -195,7 +193,7 @@ class Legend:
         return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Blocks:
     """Blocks with their words, as `slots` draws them.
 
@@ -224,7 +222,7 @@ class Blocks:
         return Drawn(parts, grid.bottom(max(1, len(blocks))) + BELOW)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pool:
     """The blocks of a pool, as `pool` draws them.
 
@@ -245,7 +243,7 @@ class Pool:
         return Drawn(drawn_blocks.pool(self.blocks, grid), grid.bottom(len(self.blocks)) + BELOW)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Named:
     """An item with a name left of it.
 
@@ -262,8 +260,7 @@ class Named:
     def __call__(self, space: Space) -> Drawn:
         left = space.of(self.left)
         name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
-        room = space._replace(x=space.x + left, width=space.width - left)
-        drawn = self.item(room)
+        drawn = self.item(space._replace(x=space.x + left, width=space.width - left))
         return Drawn([name, *drawn.parts], drawn.bottom)
 
 
@@ -294,7 +291,7 @@ class Lane(NamedTuple):
     words: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lanes:
     """Lanes over one scale of time, with a dashed line.
 
@@ -327,10 +324,10 @@ class Lanes:
         parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
-        scale = [(space.x, self.unit)]
+        parts.append(draw.label(space.x, bottom + 11, self.unit, 11, draw.SOFT))
         for number in range(0, int(self.stop) + 1, self.every):
-            scale.append((first.corner(number)[0] - 3 * len(str(number)), str(number)))
-        parts += [draw.label(x, bottom + 11, text, 11, draw.SOFT) for x, text in scale]
+            x = first.corner(number)[0] - 3 * len(str(number))
+            parts.append(draw.label(x, bottom + 11, str(number), 11, draw.SOFT))
         return Drawn(parts, bottom + 20)
 
     def _lane(self, lane: Lane, strip: Strip, space: Space) -> list[str]:
@@ -373,10 +370,9 @@ def stations(
     """
     parts = []
     for number, (place, (words, say)) in enumerate(zip(places, said.items(), strict=True)):
-        share = (0.55 if number == now else 0.15) if number in filled else 0
-        ground = draw.box(*place, SEQUENCE_COLORS[0], share, draw.INK)
+        share, style = (0.55, draw.BOLD) if number == now else (0.15, "")
+        ground = draw.box(*place, SEQUENCE_COLORS[0], share * (number in filled), draw.INK)
         base = place.y + place.height / 2 + 5
-        style = draw.BOLD if number == now else ""
         text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
         links = [f"{control}={words}".replace(" ", "-")]
         parts.append(draw.linked(links, say, ground, text, goes=f"{control}={words}"))
@@ -397,7 +393,7 @@ def grid_in(
     return Grid(space.x, space.y, across, width, space.of(height), between, space.of(head))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Beside:
     """Lists of items: side by side on a wide page, below one another on a narrow one."""
 
@@ -409,9 +405,10 @@ class Beside:
         width = (space.width + BETWEEN) / len(self.columns) - BETWEEN
         parts = []
         bottom = 0.0
-        for number, column in enumerate(self.columns):
-            x = space.x + number * (width + BETWEEN)
-            drawn = stack(column, space._replace(x=x, width=width))
+        room = space._replace(width=width)
+        for column in self.columns:
+            drawn = stack(column, room)
             parts += drawn.parts
             bottom = max(bottom, drawn.bottom)
+            room = room._replace(x=room.x + width + BETWEEN)
         return Drawn(parts, bottom)

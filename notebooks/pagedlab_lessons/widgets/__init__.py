@@ -8,10 +8,12 @@ Stage               an engine, played step by step
 Timeline            what each request did in every step of an engine
 """
 
+# ruff: noqa: F401 - these names are the package's
+
 from pagedlab.extras import require
 
 try:
-    import anywidget  # noqa: F401 - the first of what all widgets need
+    import anywidget  # the first of what all widgets need
 except ModuleNotFoundError:
     require("notebooks", "anywidget")
     raise
@@ -22,16 +24,3 @@ from pagedlab_lessons.widgets.guess import guess
 from pagedlab_lessons.widgets.quiz import Answer, Question, Quiz
 from pagedlab_lessons.widgets.stage import Stage
 from pagedlab_lessons.widgets.timeline import Timeline
-
-__all__ = [
-    "CHALLENGES",
-    "PRESETS",
-    "Answer",
-    "BlockPoolWidget",
-    "Question",
-    "Quiz",
-    "Stage",
-    "Timeline",
-    "explore",
-    "guess",
-]

@@ -2,7 +2,7 @@
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
-import { classes, find, html, show } from "./markup.js";
+import { classes, find, html } from "./markup.js";
 import { plural } from "./words.js";
 
 /**
@@ -66,7 +66,7 @@ function optionsOf(names) {
  * @returns {Markup}
  */
 function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
-  return html`<div class="pl-goal ${isDone ? "pl-done" : ""}">
+  return html`<div class="pl-tint pl-goal ${isDone ? "pl-done" : ""}">
       <p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
       <details><summary>Hint</summary>${hint}</details>
       <details><summary>A solution</summary>${solution}</details></div>`;
@@ -87,14 +87,13 @@ function render({ model, el }) {
 
   // ---- what the reader does
 
-  /** @param {Element} target */
+  /** @param {any} target */
   function onClick(target) {
-    const button = /** @type {HTMLElement | null} */ (target.closest("[data-op]"));
-    const row = /** @type {HTMLElement | null} */ (target.closest("[data-sequence]"));
-    const block = /** @type {HTMLElement | null} */ (target.closest("[data-block]"));
+    const button = target.closest("[data-op]");
+    const row = target.closest("[data-sequence]");
     if (button) onButton(button);
     else if (row) selected = row.dataset.sequence;
-    else selectNextReader(Number(block?.dataset.block));
+    else selectNextReader(target.closest("[data-block]")?.dataset.block);
     paint();
   }
 
@@ -113,7 +112,7 @@ function render({ model, el }) {
   /**
    * Selects a sequence that lists the block; a second click selects the next one.
    *
-   * @param {number} blockId
+   * @param {any} blockId undefined if no block was clicked
    */
   function selectNextReader(blockId) {
     const names = (pool.owners[blockId] ?? []).map(({ name }) => name);
@@ -174,30 +173,28 @@ function render({ model, el }) {
 
   /** Draws the state, the selection, and what is pointed at. */
   function paint() {
-    const { counts, step, block_size: size } = state;
     root.className = classes({ root: true, many: pool.columns > 16 });
-    show(root, page());
-    const looks = (/** @type {number} */ id) => ({ lost: counts[id] && !pool.owners[id].length });
-    pool.paint({ ...state, size }, [...counts.keys()], looks);
-    for (const row of root.querySelectorAll("[data-sequence]")) {
-      row.classList.toggle("pl-selected", row.getAttribute("data-sequence") === selected);
-    }
+    pool.paint(page());
     find(root, ".pl-sequence").value = selected ?? "";
     const slider = find(root, ".pl-scrubber");
     // A late answer must not pull back a slider that moves.
-    if (!slider.matches(":is(:focus, :active)")) slider.value = String(step);
+    if (!slider.matches(":is(:focus, :active)")) slider.value = String(state.step);
   }
 
-  /** The page without blocks and tables. */
+  /** The page. */
   function page() {
     const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = state;
+    const { counts } = state;
+    const blocks = pool.canvas({ ...state, selected }, [...counts.keys()], (blockId) => ({
+      lost: counts[blockId] && !pool.owners[blockId].length,
+    }));
     return html`
       <p class="pl-prompt">${state.next[selected ?? ""] ?? START}</p>
       ${challenge ? challengeTemplate(challenge) : ""}
       ${toolbar()}
       <div class="pl-alert" role="alert">${alert}</div>
       <div class="pl-body">
-        <div class="pl-main">${pool.canvas()}</div>
+        <div class="pl-main">${blocks}</div>
         <div class="pl-side">
           ${counters({ used, free, shared, copied, "with copies": copying })}
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>
@@ -209,20 +206,20 @@ function render({ model, el }) {
   function toolbar() {
     const { step, steps, usual, presets, tables } = state;
     const has = tables.length > 0;
-    return html`<div class="pl-toolbar">
-        <form class="pl-group" method="dialog" novalidate>
+    return html`<div class="pl-row pl-toolbar">
+        <form class="pl-row pl-group" method="dialog" novalidate>
           ${button("new", true, "New sequence")}
-          <label>&nbsp;of <input class="pl-amount" type="number" min="1" title="Enter makes a sequence"
+          <label>&nbsp;of <input class="pl-button pl-amount" type="number" min="1" title="Enter makes a sequence"
             value="${usual}" data-own-enter> tokens</label></form>
-        <span class="pl-group">
-          <select class="pl-select pl-sequence" aria-label="sequence"
+        <span class="pl-row pl-group">
+          <select class="pl-button pl-sequence" aria-label="sequence"
             title="the sequence that the next buttons change">${optionsOf(tables.map(({ name }) => name))}</select>
           ${button("append", has, `Append ${amount()}`)}${button("write", has, "Write 1")}
           ${button("fork", has, "Fork")}${button("free", has, "Free")}</span>
-        <span class="pl-group">
+        <span class="pl-row pl-group">
           ${button("undo", step > 0, "Undo")}${button("redo", step < steps, "Redo")}
           ${button("reset", steps > 0, "Reset")}</span>
-        ${presets.length ? html`<select class="pl-select pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
+        ${presets.length ? html`<select class="pl-button pl-examples" aria-label="play an example">${optionsOf(presets)}</select>` : ""}
       </div>`;
   }
 
@@ -233,7 +230,7 @@ function render({ model, el }) {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
     return html`${scrubber(position, steps)}
-        <ol class="pl-log" aria-label="steps so far">${entries}</ol>`;
+        <ol class="pl-log pl-soft" aria-label="steps so far">${entries}</ol>`;
   }
 
   /**

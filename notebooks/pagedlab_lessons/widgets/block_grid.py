@@ -56,12 +56,11 @@ class BlockPoolWidget(Page):
         preset: str | None = None,
         challenge: str | None = None,
     ) -> None:
-        self.challenge: Challenge | None = None
+        self.challenge = None
         if challenge:
             self.challenge = CHALLENGES[one_of("challenge", challenge, CHALLENGES)]
             num_blocks = self.challenge.num_blocks
         self.session = Session(pool, table, num_blocks, block_size)
-        self._serial = 0  # number of the state
         super().__init__()
         self.on_msg(self.receive)
         if preset:
@@ -173,7 +172,6 @@ class BlockPoolWidget(Page):
         problems = [*last.problems, *reading.problems]
         copying = sum(len(table.blocks) for table in reading.tables.values())
         tokens = max(0, copying - reading.used) * session.block_size
-        self._serial += 1
         self.state = {
             "block_size": session.block_size,
             "columns": columns_of(session.num_blocks),
@@ -187,7 +185,7 @@ class BlockPoolWidget(Page):
             "shared": reading.shared,
             "copying": copying,  # blocks in use if each sequence had its own copies
             "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
-            "serial": self._serial,
+            "serial": self.state.get("serial", 0) + 1,  # number of the state
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
             "usual": session.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,

@@ -2,7 +2,7 @@
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, showList, withData } from "./markup.js";
+import { classes, find, html, show, withData } from "./markup.js";
 import { format, plural } from "./words.js";
 
 /** @import { Markup } from "./markup.js" */
@@ -23,10 +23,11 @@ import { format, plural } from "./words.js";
 
 /**
  * @typedef {object} Pool
- * @property {number} size tokens a block
+ * @property {number} block_size tokens a block
  * @property {number[]} counts reference count of each block
  * @property {Table[]} tables
  * @property {number[][]} copies [source, destination] of each copy of this step
+ * @property {string} [selected] the sequence whose row is marked
  */
 
 /**
@@ -81,26 +82,18 @@ export function poolPage({ model, el }, label, view) {
     find(root, ".pl-detail").textContent = view.describe(pointed);
   }
 
-  /** The place of blocks, block tables, and the sentence between them. */
-  function canvas() {
-    return html`<div class="pl-canvas">
-        <div class="pl-blocks" role="group" aria-label="physical blocks"
-          style="--columns: ${pool.columns}" data-own></div>
-        <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
-      <p class="pl-detail" data-own></p>
-      <div class="pl-tables" role="group" aria-label="block tables" data-own></div>`;
-  }
-
   /**
-   * Draws blocks and block tables.
+   * Blocks, block tables, and the sentence between them.
    *
-   * @param {Pool} pool
+   * @param {Pool} state
    * @param {number[]} shown the blocks that are drawn
    * @param {(blockId: number) => object} looks more classes of a block, see `classes`
    */
-  function paint({ size, counts, tables, copies }, shown, looks) {
+  function canvas({ block_size: size, counts, tables, copies, selected }, shown, looks) {
     pool.owners = counts.map(() => []);
-    const rows = tables.map((table) => rowTemplate(table, size, pool.owners));
+    const rows = tables.map((table) => {
+      return rowTemplate(table, size, pool.owners, table.name === selected);
+    });
     const blocks = shown.map((blockId) => {
       const count = counts[blockId];
       const owners = pool.owners[blockId];
@@ -111,15 +104,29 @@ export function poolPage({ model, el }, label, view) {
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       // The style writes the count. As text it would join the number: block 3 with two owners
       // would be read as "32".
-      return html`<button class="${css}" data-block="${blockId}" data-count="${count}"
+      return html`<button class="${css}" data-block="${blockId}" data-count="${count}" tabindex="-1"
         aria-label="block ${blockId}, ${said}">${insideOf(blockId, owners, size)}</button>`;
     });
-    showList(find(root, ".pl-blocks"), blocks);
     const longest = Math.max(0, ...tables.map((table) => table.blocks.length));
-    const entries = Array.from({ length: longest }, (_, index) => html`<small>${index}</small>`);
-    const header = html`<div class="pl-table pl-entries" aria-hidden="true">
-      <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>`;
-    showList(find(root, ".pl-tables"), [header, ...rows]);
+    const entries = [...Array(longest).keys()].map((index) => html`<small>${index}</small>`);
+    return html`<div class="pl-canvas">
+        <div class="pl-blocks" role="group" aria-label="physical blocks"
+          style="--columns: ${pool.columns}">${blocks}</div>
+        <svg class="pl-arrows" aria-hidden="true" data-own></svg></div>
+      <p class="pl-detail" data-own></p>
+      <div class="pl-tables" role="group" aria-label="block tables">
+        <div class="pl-row pl-table pl-entries" aria-hidden="true">
+          <small class="pl-name">logical block</small><div class="pl-strip">${entries}</div></div>
+        ${rows}</div>`;
+  }
+
+  /**
+   * Shows the page.
+   *
+   * @param {Markup} page
+   */
+  function paint(page) {
+    show(root, page);
     lightUp();
     keepTabStop();
     for (const box of /** @type {any} */ (root.querySelectorAll(SCROLLING))) {
@@ -156,9 +163,10 @@ export function poolPage({ model, el }, label, view) {
  * @param {Table} table
  * @param {number} size tokens a block
  * @param {Owner[][]} owners of each block
+ * @param {boolean} isSelected
  * @returns {Markup}
  */
-function rowTemplate(table, size, owners) {
+function rowTemplate(table, size, owners, isSelected) {
   const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
     const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
@@ -166,8 +174,9 @@ function rowTemplate(table, size, owners) {
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
   });
-  return html`<div class="pl-table" style="--c: ${lookOf(look).color}" data-sequence="${name}">
-    <span class="pl-name">${patch(look)}
+  const css = classes({ row: true, table: true, selected: isSelected, tint: isSelected });
+  return html`<div class="${css}" style="--c: ${lookOf(look).color}" data-sequence="${name}">
+    <span class="pl-row pl-name">${patch(look)}
       <span><b>${name}</b><br><small>${plural(tokens, "token")}</small></span></span>
     <div class="pl-strip">${cells}</div></div>`;
 }
@@ -182,7 +191,7 @@ function rowTemplate(table, size, owners) {
  */
 function insideOf(blockId, owners, size) {
   const bands = owners.slice(0, MOST_BANDS).map(({ look, held }) => patch(look, 1 - held / size));
-  return html`<span class="pl-bands">${bands}</span><span class="pl-id"
+  return html`<span class="pl-bands">${bands}</span><span class="pl-id pl-soft"
     aria-hidden="true">${blockId}</span>`;
 }
 
@@ -194,7 +203,7 @@ function insideOf(blockId, owners, size) {
  * @returns {Markup}
  */
 export function scrubber(position, last) {
-  return html`<label><span class="pl-step">${position}</span>
+  return html`<label class="pl-row"><span class="pl-step">${position}</span>
     <input type="range" class="pl-scrubber" aria-label="step" min="0"
       max="${Math.max(1, last)}" aria-valuetext="${position}"></label>`;
 }
@@ -214,8 +223,8 @@ export function counters(counts) {
 }
 
 /**
- * Draws an arrow for each copy into the widget's canvas, from edge to edge of two blocks. Within a
- * row it is drawn above the blocks, so that their numbers can still be read.
+ * Draws an arrow for each copy into the widget's canvas, from the middle of a block to that of the
+ * other: the numbers in their corners can still be read.
  *
  * @param {HTMLElement} root
  * @param {number[][]} copies [source, destination] of each
@@ -224,17 +233,13 @@ export function drawCopyArrows(root, copies) {
   const arrows = copies.map((blockIds) => {
     const [from, to] = blockIds.map((id) => find(root, `.pl-block${withData("block", id)}`));
     if (!from || !to) return "";
-    const down = Math.sign(to.offsetTop - from.offsetTop);
-    const x = from.offsetLeft + from.offsetWidth / 2;
-    const y = from.offsetTop + (down > 0 ? from.offsetHeight : 0);
-    const across = to.offsetLeft + to.offsetWidth / 2 - x;
-    const along = to.offsetTop + (down < 0 ? to.offsetHeight : 0) - y;
-    const bend = down ? along / 2 : -16 - Math.abs(across) / 8;
-    const angle = (Math.atan2(along - bend, across / 2) * 180) / Math.PI;
-    const line = html`d="M0 0Q${across / 2} ${bend} ${across} ${along}" pathLength="1"`;
-    return html`<g transform="translate(${x} ${y})"><path class="pl-halo" ${line}/><path ${line}/>
-      <path d="M-9 -6L0 0L-9 6" transform="translate(${across} ${along}) rotate(${angle})"
-        pathLength="1"/></g>`;
+    const across = to.offsetLeft - from.offsetLeft;
+    const down = to.offsetTop - from.offsetTop;
+    const half = from.offsetWidth / 2;
+    const turn = (Math.atan2(down, across) * 180) / Math.PI;
+    const line = html`d="M0 0H${Math.hypot(across, down)}l-9 -6m9 6l-9 6" pathLength="1"`;
+    return html`<g transform="translate(${from.offsetLeft + half} ${from.offsetTop + half})
+      rotate(${turn})"><path class="pl-halo" ${line}/><path ${line}/></g>`;
   });
   find(root, ".pl-arrows").innerHTML = html`${arrows}`.source;
 }

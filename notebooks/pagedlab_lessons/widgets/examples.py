@@ -4,7 +4,6 @@ The examples are for 64 blocks of 16 tokens. Other pools play them up to an oper
 """
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ _DATA = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8
 PRESETS = {name: operations(", ".join(lines)) for name, lines in _DATA["presets"].items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Challenge:
     """A goal for the block grid.
 
@@ -43,11 +42,12 @@ class Challenge:
     def missing(self, session: Session) -> list[str]:
         """Return what is missing, in words; nothing means that the goal is reached."""
         known = facts(session, self.tokens)
-        return [
-            wanted["said"].format(known[wanted["fact"]])
-            for wanted in self.wanted
-            if not wanted.get("least", 0) <= known[wanted["fact"]] <= wanted.get("most", math.inf)
-        ]
+        missing = []
+        for wanted in self.wanted:
+            number = known[wanted["fact"]]
+            if not wanted.get("least", 0) <= number <= wanted.get("most", number):
+                missing.append(wanted["said"].format(number))
+        return missing
 
 
 def facts(session: Session, tokens: int) -> dict[str, int]:

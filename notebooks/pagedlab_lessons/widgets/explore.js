@@ -40,7 +40,7 @@ const NARROW_PAGE = 700; // pixels; a page may say another width in --narrow-pag
 const INPUTS = {
   slider: html`type="range" class="pl-scrubber"`,
   switch: html`type="checkbox" role="switch"`,
-  text: html`type="text" class="pl-amount" spellcheck="false" data-own-enter`,
+  text: html`type="text" class="pl-button pl-amount" spellcheck="false" data-own-enter`,
 };
 
 /**
@@ -309,7 +309,7 @@ function wordsOf(option) {
 function pageTemplate(controls, caption) {
   const fixed = controls.filter((control) => control.fixed).map(({ name }) => spaced(name));
   const note = fixed.length ? `Run the notebook to change ${fixed.join(" and ")}.` : "";
-  return html`<div class="px-controls">${controls.map(controlTemplate)}
+  return html`<div class="pl-row pl-toolbar px-controls">${controls.map(controlTemplate)}
       <small class="px-note">${note}</small></div>
     <div class="px-room"><div class="px-picture"></div></div>
     <div class="px-line"><p class="px-longest" aria-hidden="true">${caption}</p>
@@ -323,7 +323,7 @@ function pageTemplate(controls, caption) {
 function controlTemplate({ name, kind, fixed }) {
   const isSlider = kind === "slider";
   const play = html`<button class="pl-button" data-play="${name}" aria-label="play"></button>`;
-  return html`<label class="px-${kind} ${fixed ? "px-fixed" : ""}">
+  return html`<label class="pl-row px-${kind}">
       <span>${spaced(name)}</span>
       <input ${INPUTS[kind]} data-name="${name}" ${fixed ? "disabled" : ""}>
       ${isSlider ? html`<output></output>` : ""}</label>${isSlider ? play : ""}`;

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.arguments import one_of
-from pagedlab_lessons.drawing import Drawing
 from pagedlab_lessons.figure_words import described
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import opening, share_parts
@@ -66,10 +65,7 @@ def _control(name: str, given: Any) -> _Control:
 
 def _place(name: str, options: Sequence[Any], value: Any) -> int:
     """Return the position of a value among the options."""
-    if value not in options:
-        written = ", ".join(map(str, options))
-        raise ValueError(f"{name} must be one of its options {written}, got {value!r}")
-    return options.index(value)
+    return options.index(one_of(name, value, options))
 
 
 def _as_page(drawn: Any) -> str:
@@ -78,10 +74,8 @@ def _as_page(drawn: Any) -> str:
     Raises:
         TypeError: If it is no drawing.
     """
-    if isinstance(drawn, Drawing):
-        return drawn + drawn.narrow
     if isinstance(drawn, str):
-        return drawn
+        return drawn + getattr(drawn, "narrow", "")  # a `lessons.drawing.Drawing` has two variants
     if hasattr(drawn, "savefig"):
         close_figure(drawn)
         return svg_of(drawn)
@@ -102,11 +96,11 @@ class Explorer(Page):
 
     _esm: Any = script("explore")
     _css: Any = style("block_grid", "explore")
-    caption: Any = traitlets.Unicode().tag(sync=True)
+    caption = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number
-    asked: Any = traitlets.Dict().tag(sync=True)
-    drawn: Any = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
+    asked = traitlets.Dict().tag(sync=True)
+    drawn = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
@@ -150,10 +144,8 @@ class Explorer(Page):
         """
         at = dict(self.asked["at"])
         for name, value in values.items():
-            control = self._controls[one_of("control", name, self._controls)]
-            at[name] = value
-            if control.options:
-                at[name] = _place(name, control.options, value)
+            options = self._controls[one_of("control", name, self._controls)].options
+            at[name] = _place(name, options, value) if options else value
         self._ask(at)
 
     def _answer(self, _: Any) -> None:
@@ -166,9 +158,8 @@ class Explorer(Page):
     def _redraw(self) -> None:
         number = self.asked["number"]
         drawn = self._draw(**self.values)
-        page = _as_page(drawn)
+        self.drawn = {"number": number, "html": _as_page(drawn)}
         self._shown = drawn
-        self.drawn = {"number": number, "html": page}
 
     def opening(self) -> dict[str, str] | None:
         """Return a drawing for each setting of the sliders and switches; texts are fixed.
@@ -181,9 +172,7 @@ class Explorer(Page):
             return None
         moving = [name for name, control in self._controls.items() if control.options]
         made = self._opening(moving)
-        if made is None and len(moving) > 1:
-            made = self._opening(moving[:-1])
-        return made
+        return self._opening(moving[:-1]) if made is None and len(moving) > 1 else made
 
     def _opening(self, moving: list[str]) -> dict[str, str] | None:
         """Return the opening in which some controls move; the last one's position changes fastest.
@@ -216,12 +205,10 @@ class Explorer(Page):
             return _alert(error)
 
     def __repr__(self) -> str:
-        parts = [name_of(self._shown) if isinstance(self._shown, str) else "", self.caption]
-        words = ". ".join(part.rstrip(".") for part in parts if part)
+        seen = name_of(self._shown) if isinstance(self._shown, str) else ""
+        words = [part.rstrip(".") for part in (seen, self.caption) if part] or ["A drawing"]
         settings = ", ".join(f"{name} = {value}" for name, value in self.values.items())
-        if not words:
-            return f"A drawing, for {settings}" if settings else "A drawing"
-        return f"{words}. For {settings}" if settings else f"{words}."
+        return ". ".join([*words, f"For {settings}" if settings else ""]).strip()
 
     def still(self) -> Any:
         if isinstance(self._shown, str):

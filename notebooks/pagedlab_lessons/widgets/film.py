@@ -1,9 +1,12 @@
 """What a stage shows of a recording: people's names, who wrote each word, and a sentence a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from pagedlab.recipes.trace.format import request_of
+
+Step = dict[str, Any]  # of a recording, or what it says of one sequence
 
 ROLES = ("system", "user", "assistant", "tool")
 MOST_NAMES = 3  # in one sentence
@@ -29,7 +32,7 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
     """
     names = _names_of(recording["steps"], people or {})
     steps = []
-    before: dict[str, Any] = {}
+    before: Step = {}
     for recorded in recording["steps"]:
         step = {field: _named(field, value, names) for field, value in recorded.items()}
         for change in step.get("texts", {}).values():
@@ -44,7 +47,7 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
 # Names --------------------------------------------------------------------------------------------
 
 
-def _names_of(steps: list[dict[str, Any]], people: Mapping[str, str]) -> dict[str, str]:
+def _names_of(steps: list[Step], people: Mapping[str, str]) -> dict[str, str]:
     """Return each request's person, of those requests that have one."""
     requests: dict[str, str] = {}  # the first of each person
     for step in steps:
@@ -56,11 +59,10 @@ def _names_of(steps: list[dict[str, Any]], people: Mapping[str, str]) -> dict[st
     return {request: person for person, request in requests.items()}
 
 
-def _prompt_of(change: dict[str, Any]) -> list[str]:
+def _prompt_of(change: Step) -> list[str]:
     """Return the words of a prompt, if this is the first change of its sequence."""
     _, words = change.get("words", (0, []))
-    prompt: list[str] = words[: change.get("prompt", 0)]
-    return prompt
+    return words[: change.get("prompt", 0)]
 
 
 def _named(field: str, value: Any, names: dict[str, str]) -> Any:
@@ -70,17 +72,15 @@ def _named(field: str, value: Any, names: dict[str, str]) -> Any:
         request = request_of(sequence)
         return names.get(request, request) + sequence.removeprefix(request)
 
-    if field == "texts":
-        return {name_of(sequence): dict(change) for sequence, change in value.items()}
     if isinstance(value, dict) and field not in BY_BLOCK:
-        return {name_of(sequence): item for sequence, item in value.items()}
+        return {name_of(sequence): copy(item) for sequence, item in value.items()}
     return list(map(name_of, value)) if field == "resumed" else value
 
 
 # Roles --------------------------------------------------------------------------------------------
 
 
-def roles_of(change: dict[str, Any]) -> dict[int, str]:
+def roles_of(change: Step) -> dict[int, str]:
     """Return what a chat template added to a prompt: roles, line ends, and a system message.
 
     Args:
@@ -90,7 +90,7 @@ def roles_of(change: dict[str, Any]) -> dict[int, str]:
         By position: the role at the word that names it, and "" at other words.
     """
     words = _prompt_of(change)
-    if not (_is_role(words, 1) and words[2:3] == ["\n"]):
+    if not _is_role(words, 1) or words[2:3] != ["\n"]:
         return {}
     roles: dict[int, str] = {}
     speaker = ""
@@ -111,7 +111,7 @@ def _is_role(words: Sequence[str], i: int) -> bool:
 # Sentences ----------------------------------------------------------------------------------------
 
 
-def sentence(step: dict[str, Any], before: dict[str, Any]) -> str:
+def sentence(step: Step, before: Step) -> str:
     """Return what happened in a step.
 
     Args:
@@ -126,7 +126,7 @@ def sentence(step: dict[str, Any], before: dict[str, Any]) -> str:
     return f"{said}." if said.startswith(names) else f"{said[0].upper()}{said[1:]}."
 
 
-def _of_sequences(step: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
+def _of_sequences(step: Step, before: Step) -> Iterator[str]:
     """Yield what happened to the sequences that a step changed."""
     names: dict[str, list[str]] = {happened: [] for happened in HAPPENED}
     for name, change in step.get("texts", {}).items():
@@ -149,7 +149,7 @@ def _of_sequences(step: dict[str, Any], before: dict[str, Any]) -> Iterator[str]
         yield f"{cached} of them {'stays' if cached == 1 else 'stay'} cached"
 
 
-def _of_the_pool(step: dict[str, Any]) -> Iterator[str]:
+def _of_the_pool(step: Step) -> Iterator[str]:
     """Yield what the pool and its cache did."""
     if hits := step.get("hits"):
         yield f"{_many(len(hits), 'block')} found in the cache"
@@ -159,16 +159,14 @@ def _of_the_pool(step: dict[str, Any]) -> Iterator[str]:
         yield f"{_many(len(evicted), 'cached block')} evicted"
 
 
-def _work(step: dict[str, Any]) -> str:
+def _work(step: Step) -> str:
     """Return which blocks were taken, or else which sequences ran."""
-    changes = step.get("texts", {}).items()
-    taken = [
-        (name, block) for name, change in changes for block in change.get("blocks", (0, []))[1]
-    ]
-    if len(taken) > 1:
-        return f"{len(taken)} blocks are taken"
+    taken = []
+    for name, change in step.get("texts", {}).items():
+        _, blocks = change.get("blocks", (0, []))
+        taken += [f"{name}’s last block is full: it takes block {block}" for block in blocks]
     if taken:
-        return f"{taken[0][0]}’s last block is full: it takes block {taken[0][1]}"
+        return taken[0] if len(taken) == 1 else f"{len(taken)} blocks are taken"
     return _clause(list(step.get("computed", {})), "continues", "continue")
 
 

@@ -20,7 +20,7 @@ function render({ model, el }) {
   const root = makeRoot("a guess", "pg-root");
   const reveals = model.get("reveals");
   root.innerHTML = html`<label><span><b>Guess:</b> ${model.get("question")}</span>
-    <input type="number" step="any" class="pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
+    <input type="number" step="any" class="pl-button pl-amount" placeholder="then Enter"> ${model.get("unit")}</label>
     <button class="pl-button">show me</button>
     <div aria-live="polite"></div>`.source;
   const input = find(root, "input");

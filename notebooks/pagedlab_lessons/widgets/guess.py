@@ -30,11 +30,6 @@ def in_words(number: float) -> str:
 _typed: dict[str, str] = {}
 
 
-def _remember(change: Any) -> None:
-    """Note that a guess was typed."""
-    _typed[change.owner.question] = change.new
-
-
 class Guess(Page):
     """A question with an input box, made and shown by `guess`.
 
@@ -43,12 +38,12 @@ class Guess(Page):
 
     _esm: Any = script("guess")
     _css: Any = style("block_grid", "guess")
-    question: Any = traitlets.Unicode().tag(sync=True)
-    unit: Any = traitlets.Unicode().tag(sync=True)
-    reveals: Any = traitlets.Bool().tag(sync=True)  # whether it knows the truth
-    typed: Any = traitlets.Unicode().tag(sync=True)  # a number as HTML writes it, or ""
-    shown: Any = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
-    page: Any = traitlets.Unicode().tag(sync=True)  # HTML below the question
+    question = traitlets.Unicode().tag(sync=True)
+    unit = traitlets.Unicode().tag(sync=True)
+    reveals = traitlets.Bool().tag(sync=True)  # whether it knows the truth
+    typed = traitlets.Unicode().tag(sync=True)  # a number as HTML writes it, or ""
+    shown = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
+    page = traitlets.Unicode().tag(sync=True)  # HTML below the question
 
     def __init__(
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
@@ -135,6 +130,6 @@ def guess(question: str, unit: str = "") -> Guess:
         again, it still has the guess.
     """
     asked = Guess(question, unit, _typed.get(question, ""))
-    asked.observe(_remember, names=["typed"])
+    asked.observe(lambda change: _typed.update({question: change.new}), names="typed")
     display(asked)
     return asked

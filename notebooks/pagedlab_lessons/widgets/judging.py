@@ -11,9 +11,7 @@ from typing import Any
 from pagedlab.arguments import integer
 from pagedlab.blocks import BlockCopy
 from pagedlab_lessons.widgets.operations import Operation
-from pagedlab_lessons.widgets.reading import Reading, TableReading, blocks_text
-
-NO_TABLE = TableReading([], 0)
+from pagedlab_lessons.widgets.reading import NO_TABLE, Reading, TableReading, blocks_text
 
 
 @dataclass
@@ -58,11 +56,10 @@ def judged(
         problems.append(
             f"append returned {returned!r}, not a list of (source, destination), often empty"
         )
-    if error:
-        if before != after:
-            problems.append(f"{operation} failed, and yet something changed")
-    else:
+    if not error:
         problems += _broken_rules(operation, before, after, copies)
+    elif before != after:
+        problems.append(f"{operation} failed, and yet something changed")
     done = error or "; ".join(_words(operation, before, after, copies)) or "no block changes"
     return Entry(operation, f"{operation}: {done}", error, problems, copies)
 

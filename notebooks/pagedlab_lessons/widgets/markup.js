@@ -76,37 +76,17 @@ const shownSources = new WeakMap();
 
 /**
  * Makes the inside of `node` what a template says. Nodes that are alike stay, so focus, pointer
- * and scroll position stay too. The inside of a node with `data-own` has a template of its own.
+ * and scroll position stay too. The inside of a node with `data-own` is left alone.
  *
  * @param {Element} node
  * @param {Markup} template
  */
-export function show(node, template) {
-  if (shownSources.get(node) === template.source) return;
-  shownSources.set(node, template.source);
+export function show(node, { source }) {
+  if (shownSources.get(node) === source) return;
+  shownSources.set(node, source);
   const wanted = /** @type {Element} */ (node.cloneNode());
-  wanted.innerHTML = template.source;
+  wanted.innerHTML = source;
   adoptChildren(node, wanted);
-}
-
-/**
- * Makes the children of `box` what templates of one element each say. A child is written only where
- * its template changed.
- *
- * @param {Element} box
- * @param {Markup[]} templates
- */
-export function showList(box, templates) {
-  templates.forEach(({ source }, i) => {
-    const present = box.children[i];
-    if (present && shownSources.get(present) === source) return;
-    const parsed = document.createElement("template");
-    parsed.innerHTML = source;
-    const wanted = /** @type {Element} */ (parsed.content.firstElementChild);
-    if (present) adoptNode(present, wanted);
-    shownSources.set(present ?? box.appendChild(wanted), source);
-  });
-  while (box.children.length > templates.length) box.lastElementChild?.remove();
 }
 
 /**
@@ -115,7 +95,7 @@ export function showList(box, templates) {
  * @param {Node} node
  * @param {Node} wanted
  */
-export function adoptChildren(node, wanted) {
+function adoptChildren(node, wanted) {
   const children = [...wanted.childNodes];
   children.forEach((child, i) => {
     const present = node.childNodes[i];
@@ -133,9 +113,10 @@ export function adoptChildren(node, wanted) {
  * @param {Node} wanted
  */
 function adoptNode(present, wanted) {
-  if (present.nodeValue !== wanted.nodeValue) present.nodeValue = wanted.nodeValue;
-  if (!(present instanceof Element) || !(wanted instanceof Element)) return;
-  adoptAttributes(present, wanted);
+  if (present.isEqualNode(wanted)) return; // most are, and a browser finds out fast
+  present.nodeValue = wanted.nodeValue;
+  if (!(wanted instanceof Element)) return;
+  adoptAttributes(/** @type {Element} */ (present), wanted);
   if (!wanted.hasAttribute("data-own")) adoptChildren(present, wanted);
 }
 

@@ -37,9 +37,7 @@ def opening(script: str, values: dict[str, Any]) -> dict[str, str]:
 
 def unpacked(stored: dict[str, str]) -> dict[str, Any]:
     """Return the values of an opening that a notebook stores."""
-    text = zlib.decompress(base64.b64decode(stored["packed"])).decode()
-    values: dict[str, Any] = json.loads(text)
-    return values
+    return json.loads(zlib.decompress(base64.b64decode(stored["packed"])))
 
 
 def share_parts(drawings: Iterable[str]) -> dict[str, Any]:

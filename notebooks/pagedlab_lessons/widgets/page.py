@@ -65,7 +65,8 @@ def stored(drawing: str, name: str) -> dict[str, str]:
         The pictures by media type.
     """
     page = _ONLY_LIVE.sub("", drawing)
-    page = re.sub(r"var\(--(\w+)[^)]*\)", _in_light, page).strip()
+    light = re.sub(r"var\(--(\w+)[^)]*\)", lambda color: LIGHT.get(color[1], color[0]), page)
+    page = light.strip()
     if not page.startswith("<svg"):
         card = f'<div style="background:#fff;color:#1f2328;padding:12px">{page}</div>'
         return {"text/html": card}
@@ -74,11 +75,6 @@ def stored(drawing: str, name: str) -> dict[str, str]:
     data = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(name)}" src="data:image/svg+xml;base64,{data}">'
     return {"image/svg+xml": svg, "text/html": image}
-
-
-def _in_light(color: re.Match[str]) -> str:
-    """Return a colour of the light theme for a variable."""
-    return LIGHT.get(color[1], color[0])
 
 
 def _with_ground(tag: re.Match[str]) -> str:
@@ -93,9 +89,8 @@ def _with_ground(tag: re.Match[str]) -> str:
 
 def name_of(drawing: str) -> str:
     """Return the name of a drawing: its aria-label, or the first text in it."""
-    named = re.match(r'\s*<svg[^>]* aria-label="([^"]+)"', drawing)
-    if not named:
-        named = re.search(r"<text[^>]*>([^<]*)</text>", drawing)
+    labelled = re.match(r'\s*<svg[^>]* aria-label="([^"]+)"', drawing)
+    named = labelled or re.search(r"<text[^>]*>([^<]*)</text>", drawing)
     return html.unescape(named[1]).strip() if named else ""
 
 

@@ -1,7 +1,7 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
@@ -9,17 +9,15 @@ from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import (
     BOLD,
     Block,
-    Grid,
     Owner,
     Table,
     Word,
     blocks_of,
     plain,
-    pool,
     runs,
     svg,
 )
-from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Legend, Space, Text, note, stack
+from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
 from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
 
@@ -51,7 +49,7 @@ class Picture:
     free: int
     copied: int
     tables: list[Table]
-    above: list[Item] = field(default_factory=list)
+    above: list[Item]
     cached: Collection[int] = ()
 
     def headline(self) -> str:
@@ -69,20 +67,17 @@ class Picture:
 
     def drawing(self) -> str:
         """The picture as an SVG."""
-        columns = columns_of(len(self.counts))
+        num_blocks = len(self.counts)
+        columns = max(16, columns_of(num_blocks))
         side = 24 if columns > 16 else 42
-        width = max(columns * (side + 4) - 4, 620)
+        width = columns * (side + 4) - 4
         blocks = blocks_of(
-            self.tables, len(self.counts), self.block_size, cached=self.cached, counts=self.counts
+            self.tables, num_blocks, self.block_size, cached=self.cached, counts=self.counts
         )
-
-        def squares(space: Space) -> Drawn:
-            grid = Grid(space.x, space.y + 4, columns, side, side)
-            return Drawn(pool(blocks, grid), grid.bottom(len(blocks)) + 8)
-
-        left_out = len(self.tables) - MAX_ROWS
+        squares = Pool(blocks, columns, height=side, gap=4)
         items: list[Item] = [*self.above, Text(self.headline()), squares]
         items += map(_row, self.tables[:MAX_ROWS])
+        left_out = len(self.tables) - MAX_ROWS
         items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
         drawn = stack(items, Space(0, 0, width, is_narrow=False))
         return svg(width, drawn.bottom, drawn.parts, self.headline())
@@ -101,11 +96,11 @@ def _row(table: Table) -> Item:
 
 def picture_of_grid(state: dict[str, Any]) -> Picture:
     """Return a still of a block grid's `state`, below the goal of its challenge."""
-    tables = [
-        Table(each["name"], each["blocks"], each["tokens"], look_of(each["look"]))
-        for each in state["tables"]
-    ]
-    challenge = state.get("challenge")
+    tables = []
+    for each in state["tables"]:
+        look = look_of(each["look"])
+        tables.append(Table(each["name"], each["blocks"], each["tokens"], look))
+    challenge = state["challenge"]
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
     same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
     return Picture(**same, tables=tables, above=[goal])
@@ -145,11 +140,10 @@ def _written(table: Table, size: int, lines: int) -> Item:
         text = " ".join(plain(word) for word in table.words if word)
         return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
-    last = range(len(table.blocks))[-lines * columns :]
+    owners = (Owner(table.name, table.look.tint),)
     blocks = []
-    for entry in last:
+    for entry in range(len(table.blocks))[-lines * columns :]:
         shown = [plain(word) for word in table.words_in(entry, size) if word]
         words = tuple(map(Word, shown or ["(chat template)"]))
-        owner = Owner(table.name, table.look.tint)
-        blocks.append(Block(table.blocks[entry], (owner,), words=words))
+        blocks.append(Block(table.blocks[entry], owners, words=words))
     return Blocks(blocks, columns, height=22, gap=3)

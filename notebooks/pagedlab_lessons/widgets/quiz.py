@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
 from pagedlab.arguments import one_of
 
@@ -16,7 +17,7 @@ NO_COMMANDS = 'data-lm-suppress-shortcuts="true"'
 STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
     """An answer to choose.
 
@@ -31,7 +32,7 @@ class Answer:
     right: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Question:
     """A question with two answers or more, one of them right.
 
@@ -53,10 +54,9 @@ def quiz_of(notebook: str) -> tuple[Question, ...]:
     Raises:
         ValueError: If it has none.
     """
-    asked = QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
     return tuple(
-        Question(question["text"], tuple(Answer(**answer) for answer in question["answers"]))
-        for question in asked
+        Question(asked["text"], tuple(Answer(**answer) for answer in asked["answers"]))
+        for asked in QUESTIONS[one_of("notebook", notebook, QUESTIONS)]
     )
 
 
@@ -93,8 +93,8 @@ class Quiz:
         lines = []
         for i, question in enumerate(self.questions, 1):
             lines.append(f"{i}. {question.text}")
-            for j, answer in enumerate(question.answers):
-                lines.append(f"   {chr(ord('a') + j)}) {answer.text}")
+            for letter, answer in zip(ascii_lowercase, question.answers, strict=False):
+                lines.append(f"   {letter}) {answer.text}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -34,6 +34,9 @@ class TableReading(NamedTuple):
         return max(0, min(block_size, self.tokens - index * block_size))
 
 
+NO_TABLE = TableReading([], 0)
+
+
 @dataclass
 class Reading:
     """A pool and its tables at one moment.
@@ -114,7 +117,7 @@ def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int)
             read_tables[name] = _read_table(name, table, num_blocks)
         except Exception as error:
             problems.append(f"{name} cannot be read: {explain(error)}")
-            read_tables[name] = TableReading([], 0)
+            read_tables[name] = NO_TABLE
     reading = Reading(block_size, counts, free, read_tables, problems)
     if not problems:
         problems += _unbalanced(reading)

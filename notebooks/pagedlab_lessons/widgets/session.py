@@ -71,7 +71,7 @@ class Session:
             ValueError: If the operation makes no sense.
         """
         one_of("verb", verb, VERBS)
-        least = 1 if verb == "append" else 0
+        least = int(verb == "append")
         n = integer("n", least if n is None else n, least)
         fresh = next(f"s{i}" for i in count() if f"s{i}" not in self.looks)
         if verb == "new":

@@ -3,7 +3,7 @@
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, show, showList, withData } from "./markup.js";
+import { classes, find, html, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
 import { plural } from "./words.js";
@@ -45,17 +45,6 @@ const STATE_WORDS = {
   abort: "aborted",
   error: "failed, its logits are not finite",
 };
-
-/**
- * Lines of words that there is room for.
- *
- * @param {number} numTexts
- * @returns {number}
- */
-function rowsOfEach(numTexts) {
-  if (numTexts <= 2) return 9;
-  return numTexts <= 4 ? 4 : 2;
-}
 
 /**
  * Which tokens of a sequence a block holds, and their words without the chat template's.
@@ -247,25 +236,16 @@ function render({ model, el }) {
 
   /** Draws the state. */
   function paint() {
-    const { block_size: size, drawn } = replay.recording;
+    const { drawn } = replay.recording;
     const shown = shownBlocks();
     pool.columns = drawn <= 16 ? 8 : 16;
     const looks = { many: shown.length > MOST_LARGE_BLOCKS, playing: isPlaying };
     root.className = `pl-root ps-root ${classes(looks)}`;
-    show(root, page(shown.length));
+    pool.paint(page(shown));
     const slider = find(root, ".pl-scrubber");
     slider.value = "0"; // Chromium draws the thumb anew only for another value
     slider.value = String(replay.step);
-    const texts = [...replay.texts.values()];
-    showList(find(root, ".ps-texts"), texts.map(textTemplate));
-    const { counts, kept } = replay;
-    const { copies = [], hits = [] } = replay.now;
-    const tables = texts.filter(({ blocks }) => blocks.length);
-    pool.paint({ size, counts, tables, copies }, shown, (blockId) => ({
-      kept: !counts[blockId] && kept[blockId],
-      found: hits.includes(blockId),
-    }));
-    drawCopyArrows(root, copies);
+    drawCopyArrows(root, replay.now.copies ?? []);
     root.dataset.at = String(replay.step);
   }
 
@@ -286,25 +266,35 @@ function render({ model, el }) {
   }
 
   /**
-   * The page without texts, blocks and tables.
-   *
-   * @param {number} numShown blocks that are drawn
+   * @param {number[]} shown the blocks that are drawn
    * @returns {Markup}
    */
-  function page(numShown) {
+  function page(shown) {
     const { num_blocks: numBlocks } = replay.recording;
-    const { said, texts } = replay;
+    const { said, counts, kept } = replay;
+    const { copies = [], hits = [] } = replay.now;
+    const texts = [...replay.texts.values()];
+    const tables = texts.filter(({ blocks }) => blocks.length);
     const spoken = isPlaying ? "" : `${position()}. ${said}`;
+    const numShown = shown.length;
+    const rows = texts.length > 4 ? 2 : 4; // lines of words that there is room for
     const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
+    const blocks = pool.canvas(
+      { ...replay.recording, counts, tables, copies },
+      shown,
+      (blockId) => ({
+        kept: !counts[blockId] && kept[blockId],
+        found: hits.includes(blockId),
+      }),
+    );
     return html`
       <p class="pl-prompt">${said}</p>
       ${controls()}
       <div class="ps-main">
-        <div class="ps-texts" data-own role="group" aria-label="answers"
-          style="--rows: ${rowsOfEach(texts.size)}"></div>
-        <div class="ps-side">${pool.canvas()}
-          ${stats()}</div></div>
-      <p class="ps-more">${numBlocks > numShown ? more : ""}</p>
+        <div class="ps-texts" role="group" aria-label="answers"
+          style="--rows: ${texts.length > 2 ? rows : 9}">${texts.map(textTemplate)}</div>
+        <div class="ps-side">${blocks}${stats()}</div></div>
+      <p class="ps-more pl-soft">${numBlocks > numShown ? more : ""}</p>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
@@ -327,12 +317,12 @@ function render({ model, el }) {
       const selected = n === speed ? "selected" : "";
       return html`<option value="${n}" ${selected}>${plural(n, "step")} a second</option>`;
     });
-    return html`<div class="ps-controls">
-        <span class="pl-group">
+    return html`<div class="pl-row pl-toolbar ps-controls">
+        <span class="pl-row pl-group">
           <button class="pl-button" data-op="play">${playLabel()}</button>
           <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
           <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
-        <select class="pl-select ps-rate" aria-label="speed">${speeds}</select>
+        <select class="pl-button ps-rate" aria-label="speed">${speeds}</select>
         ${scrubber(position(), lastStep())}</div>`;
   }
 
@@ -357,8 +347,8 @@ function render({ model, el }) {
   function textTemplate(text) {
     const words = wordRuns(text, replay.recording.block_size);
     return html`<div class="ps-text ps-${text.state}" style="--c: ${lookOf(text.look).color}; --look: ${text.look}">
-        <p class="ps-head">${patch(text.look)}<b>${text.name}</b>
-          <span>${STATE_WORDS[text.state] ?? text.state}</span></p>
+        <p class="pl-row ps-head">${patch(text.look)}<b>${text.name}</b>
+          <span class="pl-soft">${STATE_WORDS[text.state] ?? text.state}</span></p>
         <div class="ps-words"><p>${words}</p></div></div>`;
   }
 

@@ -44,11 +44,11 @@ class Stage(Page):
 
     _esm: Any = script("stage")
     _css: Any = style("block_grid", "stage")
-    recorded: Any = traitlets.Dict().tag(sync=True)  # see docs/trace.md
-    live: Any = traitlets.Bool(False).tag(sync=True)  # whether more is to come
+    recorded = traitlets.Dict().tag(sync=True)  # see docs/trace.md
+    live = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
     def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
-        self._names = dict(names or {})
+        self._names = names
         self._due = 0.0
         self.recorder: Recorder | None = None
         if isinstance(source, str | Path | dict):

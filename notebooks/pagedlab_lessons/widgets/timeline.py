@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -112,15 +112,15 @@ class Row:
         name: of the request.
         first: the step in which it is first seen.
         cells: one a step.
-        end: why its first sequence ended; None while the request is unfinished.
+        end: why its first sequence ended; "" while the request is unfinished.
         reached: tokens that were computed at some time.
         written: new tokens of its sequences.
     """
 
     name: str
     first: int
-    cells: list[Cell] = field(default_factory=list)
-    end: str | None = None
+    cells: list[Cell]
+    end: str = ""
     reached: int = 0
     written: int = 0
 
@@ -198,9 +198,9 @@ class Run:
         preempted: preemptions by how.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    batches: list[Counter[str]] = field(default_factory=list)
-    preempted: Counter[str] = field(default_factory=Counter)
+    rows: list[Row]
+    batches: list[Counter[str]]
+    preempted: Counter[str]
 
     @property
     def steps(self) -> int:
@@ -226,7 +226,7 @@ class Run:
 
 def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
-    run = Run()
+    run = Run([], [], Counter())
     rows: dict[str, Row] = {}
     for now, sequences in _engine_steps(Replay(recording)):
         run.batches.append(Counter())
@@ -236,7 +236,7 @@ def run_of(recording: dict[str, Any]) -> Run:
             chunks = {name: computed[name] for name in own if name in computed}
             states = [sequence.state for sequence in own.values() if sequence.is_unfinished]
             if request not in rows and (chunks or states):
-                rows[request] = Row(request, run.steps)
+                rows[request] = Row(request, run.steps, [])
             row = rows.get(request)
             if not row or row.end:  # it ended, perhaps before any step
                 continue
@@ -293,7 +293,7 @@ def headline(run: Run) -> str:
 def told(row: Row, step: int) -> str:
     """The work of a request in a step, in words; nothing if it is not there."""
     at = step - row.first
-    if not 0 <= at < len(row.cells):
+    if at not in range(len(row.cells)):
         return ""
     cell = row.cells[at]
     said = [_computes(cell)]
@@ -320,20 +320,20 @@ def _computes(cell: Cell) -> str:
 # What is drawn ------------------------------------------------------------------------------------
 
 
-def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | None) -> Drawing:
+def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int) -> Drawing:
     """Rows of cells by kind, the tokens of each step as bars, and with a replay the blocks.
 
     Args:
         run: the recorded run.
         step: the step pointed at, from 1 on; 0 for none.
         after: the state after the step.
-        most_tokens: tokens of a step whose bar has the full height; None for the largest step. A
+        most_tokens: tokens of a step whose bar has the full height; 0 for the largest step. A
             larger step makes all bars lower, so that its bar fits.
     """
     rows = [row for row in run.rows if row.first <= MAX_STEPS][:MAX_ROWS]
     steps = max(1, min(run.steps, MAX_STEPS))
     kinds = {cell.kind for row in rows for cell in row.cells}
-    most = max(most_tokens or 1, run.summary().largest)
+    most = max(most_tokens, run.summary().largest, 1)
     items: list[Item] = [
         Legend([(LOOKS[kind], KINDS[kind]) for kind in KINDS if kind in kinds]),
         Lanes(
@@ -346,8 +346,8 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int | 
     ]
     if after:
         items.append(Named("blocks", Pool(_blocks(after, run), (BLOCKS_A_ROW, 8)), LEFT))
-    name = f"{headline(run)}. Step {step}" if run.steps else headline(run)
-    return page(headline(run), *items, name=name)
+    said = headline(run)
+    return page(said, *items, name=f"{said}. Step {step}" if step else said)
 
 
 def _lane(row: Row, number: int, step: int, after: Replay | None) -> Lane:
@@ -379,13 +379,14 @@ def _bars(batches: list[Counter[str]], most: int, space: Space) -> Drawn:
         x = space.x + LEFT + pitch * (step - 1)
         drawn = [box(x, space.y, pitch, BARS, CARD, 0)]  # all its height can be pointed at
         top = space.y + BARS
+        said = []
         for kind, tokens in batch.items():
             height = BARS * tokens / most
             top -= height
             drawn.append(shape(x, top, max(0.5, pitch - 1), height, LOOKS[kind]))
-        by_kind = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in batch.items())
-        said = f"step {step}, tokens computed: {by_kind}"
-        parts.append(linked([f"step-{step}"], said, *drawn, goes=f"step={step}"))
+            said.append(f"{tokens:,} {KINDS[kind]}")
+        say = f"step {step}, tokens computed: {', '.join(said)}"
+        parts.append(linked([f"step-{step}"], say, *drawn, goes=f"step={step}"))
     return Drawn(parts, space.y + BARS + 8)
 
 
@@ -425,31 +426,22 @@ class Timeline(Explorer):
     Args:
         llm: an engine, as for `trace.Recorder`.
         blocks: False for the rows alone.
-        most_tokens: tokens of a step whose bar has the full height; None for the largest step.
+        most_tokens: tokens of a step whose bar has the full height; 0 for the largest step.
     """
 
     _is_recording = False  # until there is a recorder: a widget that is refused closes itself too
 
-    def __init__(self, llm: Any, *, blocks: bool = True, most_tokens: int | None = None) -> None:
+    def __init__(self, llm: Any, *, blocks: bool = True, most_tokens: int = 0) -> None:
         self._due = 0.0
         self._draws_blocks = blocks
         self._most_tokens = most_tokens
         self.recorder = Recorder(llm, on_step=self._on_step)
         self._is_recording = True
-        self._run = Run()
-        self._entries = 0  # of the recording, that `_run` was made of
+        self.run = run_of(self.recorder.recording)  # the rows, as they were drawn last
         self._replay = Replay(self.recorder.recording)
         super().__init__(
             self._draw_step, "A click on a bar of tokens goes to its step.", step=([0], 0)
         )
-
-    @property
-    def run(self) -> Run:
-        """The rows of the recording."""
-        if self._entries < len(self.recorder.steps):
-            self._entries = len(self.recorder.steps)
-            self._run = run_of(self.recorder.recording)
-        return self._run
 
     def end(self) -> None:
         """Stop recording, draw all of it, and point at the step with the most blocks in use."""
@@ -457,6 +449,7 @@ class Timeline(Explorer):
             return
         self._is_recording = False
         self.recorder.close()
+        self.run = run_of(self.recorder.recording)
         used = [step["used"] for step in self.recorder.steps[: MAX_STEPS + 1]]
         fullest = len(used) - 1 - used[::-1].index(max(used))
         self.seek(fullest if self._draws_blocks else self.run.steps)
@@ -469,6 +462,7 @@ class Timeline(Explorer):
 
     def _on_step(self) -> None:
         if time.monotonic() >= self._due:
+            self.run = run_of(self.recorder.recording)
             self.seek(self.run.steps)
             self._due = time.monotonic() + INTERVAL
 

@@ -40,9 +40,9 @@ function runTemplate({ id, entry, isPrompt, role, words }, endsBlock) {
   const isHeld = id !== undefined;
   const block = isHeld ? html`data-block="${id}"` : "";
   if (role) {
-    return html`<span class="ps-role" title="written by the chat template" ${block}>${role}</span>`;
+    return html`<small class="ps-role" title="written by the chat template" ${block}>${role}</small>`;
   }
-  const look = `ps-run ps-${isHeld ? "held" : "new"} ${isPrompt ? "ps-asked" : ""} ${entry % 2 ? "ps-odd" : ""}`;
+  const look = `ps-run ${isHeld ? "ps-held pl-tint" : "ps-new"} ${isPrompt ? "ps-asked" : ""} ${entry % 2 ? "ps-odd" : ""}`;
   // The number is of the words before it, so it is beside them, and a gap comes after it.
   const number = isHeld && endsBlock ? html`<sub>${id}</sub>` : "";
   const shown = isPrompt ? words.replace(/\n+/g, " ") : words;
