@@ -1,6 +1,7 @@
 """What a stage shows of a recording: people's names, who wrote each word, and a sentence a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from pagedlab.recipes.trace.format import request_of
@@ -25,16 +26,20 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
     Args:
         recording: as docs/trace.md describes it. It is not changed.
         people: words that only one prompt has, by the name of the person who wrote it. The name
-            takes the place of "r0".
+            takes the place of "r0". People have the first colours, in this order.
     """
-    names = _names_of(recording["steps"], people or {})
+    people = people or {}
+    order = [*people]
+    names = _names_of(recording["steps"], people)
     steps = []
     before: dict[str, Any] = {}
     for recorded in recording["steps"]:
         step = {field: _named(field, value, names) for field, value in recorded.items()}
-        for change in step.get("texts", {}).values():
+        for name, change in step.get("texts", {}).items():
             if roles := roles_of(change):
                 change["roles"] = roles
+            if "look" in change:
+                change["look"] = order.index(name) if name in order else change["look"] + len(order)
         step["said"] = sentence(step, before)
         steps.append(step)
         before = step
@@ -70,10 +75,8 @@ def _named(field: str, value: Any, names: dict[str, str]) -> Any:
         request = request_of(sequence)
         return names.get(request, request) + sequence.removeprefix(request)
 
-    if field == "texts":
-        return {name_of(sequence): dict(change) for sequence, change in value.items()}
     if isinstance(value, dict) and field not in BY_BLOCK:
-        return {name_of(sequence): item for sequence, item in value.items()}
+        return {name_of(sequence): copy(item) for sequence, item in value.items()}
     return list(map(name_of, value)) if field == "resumed" else value
 
 
