@@ -16,17 +16,7 @@ from pagedlab import SamplingParams
 from pagedlab.model import Model
 from pagedlab.recipes.speculative import DraftModel, PromptLookup, SpeculativeLLM, accept_or_redraw
 from pagedlab.sampling import probabilities
-from support.engines import (
-    TEXT,
-    assert_idle,
-    engine,
-    exactly,
-    ids_of,
-    output_of,
-    plain_logits,
-    poison,
-    prompts_of,
-)
+from support.engines import TEXT, assert_idle, engine, exactly, ids_of, output_of, plain_logits, poison, prompts_of
 from support.faults import Fault, raising_at
 from support.refused import refused
 

@@ -45,10 +45,7 @@ class LivePage:
         self._asked = time.monotonic()
         if self._recorder is None:
             self._recorder = Recorder(
-                llm,
-                drawn=MOST_BLOCKS,
-                most=KEEP,
-                on_step=self._stop_if_alone,
+                llm, drawn=MOST_BLOCKS, most=KEEP, on_step=self._stop_if_alone
             )
         self._recorder.update()
         return film(news_of(self._recorder.recording, self._recorder.forgotten, since))

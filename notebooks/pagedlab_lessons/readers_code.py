@@ -132,4 +132,6 @@ def _is_readers(file: str, *ours: Path) -> bool:
     path = Path(file)
     if any(path.is_relative_to(folder) for folder in (STANDARD_LIBRARY, *ours)):
         return False
+    if file.startswith("<frozen"):  # of the standard library, too: what `import` runs, for instance
+        return False
     return not {"site-packages", "dist-packages"} & set(path.parts)

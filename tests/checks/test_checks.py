@@ -1,6 +1,7 @@
 """The machinery behind the exercises: stubs, endless loops, errors, and counterexamples that are as small as can be."""
 
 import asyncio
+import posixpath
 import pydoc
 import re
 import signal
@@ -95,6 +96,8 @@ def test_an_endless_loop_fails_with_the_operations_that_led_there():
     assert sys.gettrace() is before
     assert result.operations == ("a = pool.allocate()", "pool.release(a)")
     assert "it is still running after 1,000,000 steps" in result.got
+    with readers_code.bounded(9):
+        posixpath.join(*"imports many")  # frozen in Python 3.11, as importlib is
 
 
 def test_an_error_shows_the_line_that_it_comes_from():

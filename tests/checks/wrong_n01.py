@@ -16,11 +16,7 @@ EDITS = {
         ),
     ],
     "last_block_waste": [
-        (
-            "-num_tokens % block_size",
-            "block_size - num_tokens % block_size",
-            "A full block wastes nothing.",
-        ),
+        ("-num_tokens % block_size", "block_size - num_tokens % block_size", "A full block wastes nothing."),
         ("-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
         ("-num_tokens % block_size", "(block_size - 1) / 2"),
     ],
@@ -30,13 +26,5 @@ EDITS = {
         ("sum(-n % size for n in lengths)", "(size - 1) / 2 * len(lengths)"),
     ],
 }
-WRONG = {
-    "useless_holes": [
-        list(range(12)),
-        list(range(0, 20, 2)),
-        [0, 0, *range(1, 11)],
-    ],
-}
-RIGHT = {
-    "useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]],
-}
+WRONG = {"useless_holes": [list(range(12)), list(range(0, 20, 2)), [0, 0, *range(1, 11)]]}
+RIGHT = {"useless_holes": [[0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16], [19, 17, 16, 14, 13, 11, 10, 8, 7, 5, 4, 2]]}

@@ -73,11 +73,7 @@ EDITS = {
             "self.block_ids",
             "block 0 counts 1 but 2 tables list it.",
         ),
-        (
-            "self.num_tokens % size != 0 and",
-            "self.num_tokens > 0 and",
-            "the tables differ.",
-        ),
+        ("self.num_tokens % size != 0 and", "self.num_tokens > 0 and", "the tables differ."),
         ("            self.pool.release(source)\n", "", "block 0 counts 2 but 1 tables list it."),
         (
             "BlockCopy(source, destination)",
@@ -101,11 +97,7 @@ EDITS = {
         ("if not 0 <= num_tokens <= table.num_tokens:", "if num_tokens < 0:", "a.truncate(1) must raise ValueError."),
     ],
 }
-RIGHT_EDITS = {
-    "block_pool": [
-        ("self.free_ids.pop()", "self.free_ids.pop(0)"),
-    ],
-}
+RIGHT_EDITS = {"block_pool": [("self.free_ids.pop()", "self.free_ids.pop(0)")]}
 WRONG = {
     "table_by_hand": [[0, -1, 1], "0 1 2", [10, 11]],  # test_checks.py has more
     "broken_pools": [
@@ -122,7 +114,5 @@ RIGHT = {
     "block_table": [BlockTable],
     "copy_on_write": [BlockTable],
     "truncate": [BlockTable.truncate],
-    "order_of_frees": [
-        list("abdc"),
-    ],
+    "order_of_frees": [list("abdc")],
 }

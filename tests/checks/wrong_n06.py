@@ -20,11 +20,7 @@ GROUPED = "q.unflatten(1, (k.shape[1], -1))"
 EDITS = {
     "softmax_step": [
         ("base = new_m.masked_fill(new_m == -torch.inf, 0)", "base = new_m", "total differs."),
-        (
-            "torch.exp(m - base), torch.exp(scores - base)",
-            "1, torch.exp(scores - base)",
-            "total differs.",
-        ),
+        ("torch.exp(m - base), torch.exp(scores - base)", "1, torch.exp(scores - base)", "total differs."),
         ("out = out * rescale", "out = out", "out differs."),
         ("scores.amax(dim=-1, keepdim=True)", "scores.amax()", "m differs."),
         (
@@ -32,11 +28,7 @@ EDITS = {
             "return new_m, total, out / total.clamp(min=1e-300)",
             "out is divided by total already",
         ),
-        (
-            "return new_m, total, out",
-            "return new_m.squeeze(-1), total.squeeze(-1), out",
-            "another shape",
-        ),
+        ("return new_m, total, out", "return new_m.squeeze(-1), total.squeeze(-1), out", "another shape"),
     ],
     "merge_halves": [
         ("m = torch.maximum(m_a, m_b)", "m = m_a", "m differs."),
@@ -74,8 +66,6 @@ RIGHT_EDITS = {
     "shared_heads": [
         (SCORES, f'torch.einsum("nhgd,lhd->hgnl", {GROUPED}.float(), k.float())'),
         (SCORES, "torch.stack([q[:, h] @ k[:, h // group].T for h in range(num_heads)]).unflatten(0, (-1, group))"),
-    ],
+    ]
 }
-RIGHT = {
-    "softmax_step": [in_place, step_in_fp32],
-}
+RIGHT = {"softmax_step": [in_place, step_in_fp32]}

@@ -41,11 +41,7 @@ EDITS = {
         ("seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
     ],
     "must_preempt": [
-        (
-            "% block_size == 0",
-            "% block_size < block_size",
-            "Length 1 in blocks of 4: 3 slots are left.",
-        ),
+        ("% block_size == 0", "% block_size < block_size", "Length 1 in blocks of 4: 3 slots are left."),
         ("% block_size == 0", "% block_size == block_size - 1"),
         (
             "sum(tokens % block_size == 0 for tokens in held) > free",
@@ -78,10 +74,6 @@ EDITS = {
         ),
     ],
 }
-RIGHT_EDITS = {
-    "schedule": [
-        ("return self.plan", "self.plan.chunks.reverse()\n        return self.plan"),
-    ],
-}
+RIGHT_EDITS = {"schedule": [("return self.plan", "self.plan.chunks.reverse()\n        return self.plan")]}
 WRONG = {"schedule": [Scheduler], "patient": [FirstThatFits]}
 RIGHT = {"schedule": [Continuous], "patient": [CountsByRequest]}

@@ -9,11 +9,7 @@ EDITS = {
             "A rank holds one part in 2 of each weight: the shapes of gate, up, down.",
         ),
         ("return gate", "rank = 0\n    return gate", "The sum over the ranks has to be the whole MLP's output"),
-        (
-            "gate.chunk(size, 0)[rank]",
-            "gate[rank::size]",
-            "The sum over the ranks has to be the whole MLP's output",
-        ),
+        ("gate.chunk(size, 0)[rank]", "gate[rank::size]", "The sum over the ranks has to be the whole MLP's output"),
     ],
     "heads_of_rank": [
         ("        return None\n", "        pass\n"),
@@ -35,6 +31,6 @@ RIGHT_EDITS = {
         (
             "gate.chunk(size, 0)[rank], up.chunk(size, 0)[rank], down.chunk(size, 1)[rank]",
             "gate[rank::size], up[rank::size], down[:, rank::size]",
-        ),
-    ],
+        )
+    ]
 }

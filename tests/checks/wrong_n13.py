@@ -76,11 +76,7 @@ EDITS = {
         (SALT, 'f"{tenant}{cache_salt}"', "These two must not share blocks"),
         (SALT, 'f\'"{tenant}", "{cache_salt}"\'', "These two must not share blocks"),
         (SALT, "hash((tenant, cache_salt))", "A salt is a text or None."),
-        (
-            SALT,
-            "str(hash((tenant, cache_salt)))",
-            "bits at most",
-        ),
+        (SALT, "str(hash((tenant, cache_salt)))", "bits at most"),
         (SALT, "f\"('{tenant}', '{cache_salt}')\"", "These two must not share blocks"),
         (SALT, "__import__('unicodedata').normalize('NFKC', repr([tenant, cache_salt]))", "must not share blocks"),
         (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()[:3]", "must not share blocks"),
@@ -92,13 +88,7 @@ RIGHT_EDITS = {
     "closed_salt": [
         (SALT, f"__import__('hashlib').md5({SALT}.encode()).hexdigest()"),
         (SALT, "json.dumps({'salt': cache_salt, 'tenant': tenant}, ensure_ascii=False)"),
-    ],
+    ]
 }
-WRONG = {
-    "engine_loop": [steps_after_every_batch],
-    "closed_salt": [modulo, of_the_tenant_only],
-}
-RIGHT = {
-    "engine_loop": [run_loop, looks_before_it_takes],
-    "closed_salt": [salt_for, counted],
-}
+WRONG = {"engine_loop": [steps_after_every_batch], "closed_salt": [modulo, of_the_tenant_only]}
+RIGHT = {"engine_loop": [run_loop, looks_before_it_takes], "closed_salt": [salt_for, counted]}

@@ -32,6 +32,7 @@ EDITS = {
         ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
         ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
         ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "budget"),
+        ("self.register(self.plan.chunks[-1])", "pass", "register"),
     ],
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),
@@ -75,5 +76,5 @@ WRONG = {
         bench("my_scheduler", NeverPreempts),
         bench("my_pool", TakesTheFirst),
         bench("my_step", type("Idle", (LLM,), {"advance": lambda self: []})),
-    ],
+    ]
 }

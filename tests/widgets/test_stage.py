@@ -14,12 +14,7 @@ from pagedlab.recipes.trace import Recorder, Replay
 from support.engines import exactly
 from support.plain_pool import PlainPool
 
-PROMPTS = [
-    "The cat",
-    "The old mill by the river had",
-    "A bell rang",
-    "The cat sat on the mat and the cat sat on",
-]
+PROMPTS = ["The cat", "The old mill by the river had", "A bell rang", "The cat sat on the mat and the cat sat on"]
 
 
 def test_a_pool_without_events_is_read(tiny):
@@ -110,7 +105,7 @@ def test_people_have_their_names_on_the_stage(tiny):
     llm = LLM(tiny, num_blocks=32, block_size=4, verbose=False)
     with Stage(llm, names={"Anna": "old mill", "Ben": "bell"}) as stage:
         llm.generate(PROMPTS[:3], exactly(3))
-    assert {*stage.replay(1).sequences} == {"r0", "Anna", "Ben"}
+    assert [each.look for each in stage.replay(1).sequences.values()] == [2, 0, 1]
     assert "Anna" in stage.picture().drawing()
     assert unpacked(stage.opening() or {})["recorded"] == json.loads(json.dumps(stage.recorded))
 

@@ -17,15 +17,7 @@ import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks import CheckResult, check
-from pagedlab_lessons.checks.protocol import (
-    Wrong,
-    compare,
-    register,
-    same,
-    shape,
-    shown,
-    trying,
-)
+from pagedlab_lessons.checks.protocol import Wrong, compare, register, same, shape, shown, trying
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
 from pagedlab_lessons.kernels07.watch import Allocations, Memory, Outside, interpreted
 

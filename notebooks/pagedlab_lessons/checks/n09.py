@@ -15,14 +15,7 @@ from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
-from pagedlab_lessons.checks.protocol import (
-    Trial,
-    Wrong,
-    agree,
-    compared,
-    exercise,
-    search,
-)
+from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search
 
 PATIENCE = 3  # how often the first in the queue may be passed
 

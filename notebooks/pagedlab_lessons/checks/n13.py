@@ -195,8 +195,7 @@ def _check_digest(answer: Any, callers: Sequence[Caller]) -> None:
     bits = sum(log2(len(column)) for column in columns)
     vary = [i for i, column in enumerate(columns) if len(column) > 1]
     changed = sum(salts[0][i] != salts[-1][i] for i in vary)
-    is_written = len(vary) >= _LETTERS
-    if bits < _ENOUGH_BITS - 0.1 or (not is_written and changed < 0.75 * len(vary)):
+    if bits < _ENOUGH_BITS - 0.1 or (len(vary) < _LETTERS and changed < 0.75 * len(vary)):
         message = (
             f"Of a name of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; another "
             f"last letter changes {changed} of {len(vary)} characters.\nA spy who has read your "

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedlab import LLM, BlockPool, BlockTable, SamplingParams, Scheduler, paged_attention
+from pagedlab import (
+    LLM,
+    BlockPool,
+    BlockTable,
+    PrefixCache,
+    SamplingParams,
+    Scheduler,
+    paged_attention,
+)
 from pagedlab.loading import TINY_MODEL
 from pagedlab.model import load_model
 from pagedlab.sampling import sample_rows
@@ -125,6 +133,7 @@ def my_attention(*batch: Any) -> Tensor:
 def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[int]:
     """Return the lengths of four texts at their end, or `Wrong` for a step that breaks a rule."""
     engine = ToyEngine(scheduler, num_blocks, max_batch_tokens=budget, max_sequences=3)
+    engine.scheduler.prefix_cache = cache = PrefixCache(engine.pool)
     running = engine.scheduler.running
     # The third prompt takes the whole pool of 9 blocks.
     sequences = [engine.add(prompt, 36 - prompt) for prompt in (9, 3, 33, 6)]
@@ -136,9 +145,10 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
             raise Wrong("A step computes tokens, within its budget.", f"1 to {budget}", tokens)
         if len(running) > 3:
             raise Wrong("Too many run.", "at most 3", len(running))
-        first = next(iter(plan.preempted), None)
-        if first and [first] != youngest:
-            raise Wrong("The youngest gives way.", youngest[0].name, first.name)
+        for first in [*plan.preempted][:1]:
+            agree(youngest, [first], "The youngest gives way.")
+    if not cache.stats.hit_tokens:
+        raise Wrong("The prompts begin alike, and no block is shared: register.", "a hit", "none")
     engine.pool.check([])
     return [len(sequence.token_ids) for sequence in sequences]
 

@@ -27,13 +27,7 @@ from numbers import Number
 from typing import Any, Literal, TypeVar
 
 from pagedlab_lessons.colors import GREEN, NEUTRAL, VERMILION
-from pagedlab_lessons.readers_code import (
-    StillRunning,
-    bounded,
-    explain,
-    in_time,
-    text_of,
-)
+from pagedlab_lessons.readers_code import StillRunning, bounded, explain, in_time, text_of
 
 # The checks of each notebook's module. A module imports what its checks need and no more: some need
 # torch, which a browser does not have.

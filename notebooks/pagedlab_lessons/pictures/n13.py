@@ -35,7 +35,11 @@ STATIONS = (
         "A handler, a coroutine of its own for this request, reads the JSON. A wrong field ends "
         "the request here, with 400.",
     ),
-    Station("tokenize", "event loop", "Another thread turns the prompt into token ids."),
+    Station(
+        "tokenize",
+        "event loop",
+        "The handler waits while a helper thread turns the prompt into token ids.",
+    ),
     Station(
         "inbox",
         "event loop",
@@ -88,9 +92,10 @@ def draw_way(moment: str) -> Drawing:
         for column, name in enumerate(LANES):
             left, _ = grid.corner(column)
             parts.append(label(left, space.y + 12, name, space.pick(13, 11), SOFT, grid.width))
-        places = []
-        for row, (_, lane, _) in enumerate(STATIONS):
-            places.append(grid.cell(len(LANES) * row + LANES.index(lane)))
+        places = [
+            grid.cell(len(LANES) * row + LANES.index(station.lane))
+            for row, station in enumerate(STATIONS)
+        ]
         for number, (start, end) in enumerate(pairwise(places)):
             path = f'd="{_path(start, end)}" stroke="{INK if number < now else LINE}"'
             parts.append(f'<path {path} stroke-width="2" fill="none"/>')

@@ -59,13 +59,7 @@ PARTS = (  # in the order of a step
         "blocks",
         7,
     ),
-    Part(
-        "build_batch",
-        "It puts the chosen tokens into one row, without padding.",
-        2,
-        "batch",
-        3,
-    ),
+    Part("build_batch", "It puts the chosen tokens into one row, without padding.", 2, "batch", 3),
     Part("model", "The stock layers run. Each calls the hook with q, k and v.", 3, "logits", 4),
     Part(
         "4 attention",

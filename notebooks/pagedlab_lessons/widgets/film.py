@@ -28,16 +28,20 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
     Args:
         recording: as docs/trace.md describes it. It is not changed.
         people: words that only one prompt has, by the name of the person who wrote it. The name
-            takes the place of "r0".
+            takes the place of "r0". People have the first colours, in this order.
     """
-    names = _names_of(recording["steps"], people or {})
+    people = people or {}
+    order = [*people]
+    names = _names_of(recording["steps"], people)
     steps = []
     before: Step = {}
     for recorded in recording["steps"]:
         step = {field: _named(field, value, names) for field, value in recorded.items()}
-        for change in step.get("texts", {}).values():
+        for name, change in step.get("texts", {}).items():
             if roles := roles_of(change):
                 change["roles"] = roles
+            if "look" in change:
+                change["look"] = order.index(name) if name in order else change["look"] + len(order)
         step["said"] = sentence(step, before)
         steps.append(step)
         before = step

@@ -36,7 +36,7 @@ class Stage(Page):
     Args:
         source: an engine, as for `trace.Recorder`; a recording; or the path of one.
         names: by each person's name, words that only this person's prompt has. The stage then says
-            the name in place of "r0".
+            the name in place of "r0", and people have the first colours, in this order.
 
     Raises:
         ValueError: If a recording has another format.
@@ -75,16 +75,13 @@ class Stage(Page):
 
     def replay(self, step: int | None = None) -> Replay:
         """The state after that step, in Python; None is the step with most to see."""
-        recording = self.recorded
-        if self.recorder:
-            recording = film(self.recorder.recording, self._names)
-        replay = Replay(recording)
+        self.refresh()
+        replay = Replay(self.recorded)
         return replay.seek(replay.busiest_step() if step is None else step)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file, for `Stage(path)` to play."""
-        recording = self.replay(0).recording
-        text = json.dumps(recording, separators=(",", ":"))
+        text = json.dumps(self.replay(0).recording, separators=(",", ":"))
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     def picture(self) -> Picture:

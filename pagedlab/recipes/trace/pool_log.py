@@ -46,12 +46,12 @@ class PoolLog:
             self._pool = pool
             self._touched.update(self._drawn)
             self._events.clear()
-        kept: dict[int, int] = {}
-        if isinstance(pool, BlockPool):
-            kept = {block_id: int(pool.keeps(block_id)) for block_id in self._touched}
-        else:  # a reader's own, which reports nothing
+        if type(pool) is not BlockPool:  # a reader's own, which may report nothing
             self._touched.update(self._drawn)
         counts = {block_id: pool.refcount(block_id) for block_id in self._touched}
+        kept = {}
+        if isinstance(pool, BlockPool):
+            kept = {block_id: int(pool.keeps(block_id)) for block_id in self._touched}
         fields = {
             "counts": _update(self._counts, counts),
             "kept": _update(self._kept, kept),
