@@ -27,7 +27,7 @@ from pagedlab_lessons.checks.protocol import (
     trying,
 )
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
-from pagedlab_lessons.kernels07.watch import Allocations, Memory, Outside, interpreted
+from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 
 Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
 Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
@@ -123,14 +123,14 @@ def _try(
         _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))))
         written = [_returned(memory, expected["out"], fenced["out"])]
     else:
-        options = {"splits": splits} if name == "split" else {}
-        _watch(memory, lambda: puzzle.launch(answer, fenced, **options), "logs", "parts")
+        memory.names = iter(["logs", "parts"])
+        _watch(memory, lambda: puzzle.launch(answer, fenced, splits))
         # what puzzle 7 writes between its two kernels comes first
         written = [*(label for label in memory.tensors if label not in given), *expected]
     for label in written:
         _check_shares(memory, "store", label)
     _check_numbers(memory, given, expected, fenced, mistakes)
-    programs = {load.program for load in memory.loads["k_cache"]}
+    programs = {load.program for load in memory.of["load", "k_cache"]}
     if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
         message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
         raise Wrong(message, "2 programs or more load keys", "1 program does")
@@ -145,13 +145,12 @@ def _returned(memory: Memory, expected: torch.Tensor, out: Any) -> str:
     return next(labels, "out")
 
 
-def _watch(memory: Memory, launch: Callable[[], object], *names: str) -> None:
+def _watch(memory: Memory, launch: Callable[[], object]) -> None:
     """Launch kernels and watch them.
 
     Args:
         memory: watches.
         launch: launches them.
-        names: of the first tensors that are made.
 
     Raises:
         Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
@@ -159,8 +158,7 @@ def _watch(memory: Memory, launch: Callable[[], object], *names: str) -> None:
     try:
         with trying(message="Your kernel raises an error."):
             try:
-                with Allocations(memory, *names):
-                    memory.run(launch)
+                memory.run(launch)
             except Outside as error:
                 raise _outside(error) from None
             except Exception as error:  # the interpreter wraps the kernel's own error
@@ -246,15 +244,14 @@ def _check_shares(memory: Memory, verb: str, name: str) -> None:
         verb: "store" or "load".
         name: of the tensor.
     """
-    accesses = (memory.stores if verb == "store" else memory.loads)[name]
+    accesses = memory.of[verb, name]
     pairs = {(element, access.program) for access in accesses for element in [*access.elements]}
     programs = Counter(element for element, _ in pairs)
     x = memory.tensors[name]
     for element in range(x.numel()):
         count = programs[element]
-        message = CROWDED[verb].format(name) if count > 1 else ""
-        if verb == "store" and not count:
-            message = f"Not all of {name} is written."
-        if message:
-            place = f"{name}{[*map(int, np.unravel_index(element, x.shape))]}"
-            raise Wrong(message, f"one program {verb}s {place}", f"{count} programs do")
+        if count == 1 or (verb == "load" and not count):
+            continue
+        message = CROWDED[verb] if count else "Not all of {} is written."
+        place = f"{name}{[*map(int, np.unravel_index(element, x.shape))]}"
+        raise Wrong(message.format(name), f"one program {verb}s {place}", f"{count} programs do")
