@@ -7,7 +7,6 @@ Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two ser
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,13 +22,13 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 class Shape(NamedTuple):
     """Distribution of the lengths in a trace."""
 
-    prompt: Sequence[float]  # tokens at `PERCENTILES`
-    output: Sequence[float]  # tokens at `PERCENTILES`
+    prompt: Sequence[float] | np.ndarray  # tokens at `PERCENTILES`
+    output: Sequence[float] | np.ndarray  # tokens at `PERCENTILES`
     rate: float  # requests a second
     source: str
 
 
-def exponential(mean: float) -> tuple[float, ...]:
+def exponential(mean: float) -> np.ndarray:
     """Return the values at `PERCENTILES` of an exponential distribution.
 
     For data sets of which only the mean is known. No length is below 1.
@@ -37,12 +36,9 @@ def exponential(mean: float) -> tuple[float, ...]:
     Args:
         mean: of the distribution.
     """
-    values = []
-    for percentile in PERCENTILES:
-        # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
-        share = min(percentile, 99.999) / 100
-        values.append(round(max(1.0, -mean * math.log(1 - share)), 1))
-    return tuple(values)
+    # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
+    shares = np.minimum(PERCENTILES, 99.999) / 100
+    return np.maximum(1, -mean * np.log(1 - shares)).round(1)
 
 
 _AZURE = "Azure LLM inference trace 2023, {} (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024)"
@@ -126,7 +122,7 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     return Trace(source, np.column_stack([seconds, prompt, output]))
 
 
-def _lengths(at_percentiles: Sequence[float], u: np.ndarray) -> np.ndarray:
+def _lengths(at_percentiles: Sequence[float] | np.ndarray, u: np.ndarray) -> np.ndarray:
     """Return lengths for uniform numbers, given the lengths at `PERCENTILES`."""
     logs = np.interp(100 * u, PERCENTILES, np.log(at_percentiles))
     return np.rint(np.exp(logs)).astype(int)

@@ -10,8 +10,8 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import groupby
@@ -62,8 +62,9 @@ GAP = 6.0  # pixels between strips, and between pages
 class Cells:
     """A tensor as strips of cells, and what the programs of a kernel load of it up to a step.
 
-    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold nothing. Neighbours that look alike are one box with the programs' names.
+    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before,
+    outlined ones will be; dotted ones hold nothing, and orange ones are never loaded. Neighbours
+    that look alike are one box with the programs' names.
 
     Args:
         x: the tensor, NaN where it holds nothing.
@@ -72,7 +73,6 @@ class Cells:
         rows: whether a cell is a row of the last axis, and a strip the slots of a page.
         axis: of the grid, which gives a program its colour.
         width: pixels of a cell.
-        owners: the sequence of a page, which gives its edge a colour.
     """
 
     x: torch.Tensor
@@ -81,7 +81,6 @@ class Cells:
     rows: bool = False
     axis: int = 0
     width: Both[float] = 19
-    owners: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, space: Space) -> Drawn:
         pages, lines, columns, size = self._numbers.shape
@@ -113,13 +112,12 @@ class Cells:
 
     @cached_property
     def _loads(self) -> dict[int, Done]:
-        """The loads of each cell up to this step."""
+        """The loads of each cell."""
         unit = self.x.shape[-1] if self.rows else 1
         loads: defaultdict[int, Done] = defaultdict(tuple)
         for program, step, elements in self.accesses:
-            if step <= self.step:
-                for cell in np.unique(elements // unit).tolist():
-                    loads[cell] += ((step, program),)
+            for cell in np.unique(elements // unit).tolist():
+                loads[cell] += ((step, program),)
         return loads
 
     def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
@@ -129,16 +127,12 @@ class Cells:
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
         is_empty = self.x.isnan().flatten()[:: self.x.numel() // self._numbers.size].tolist()
-        edge = SOFT
-        if at[0] in self.owners:
-            edge = sequence_color(self.owners[at[0]])
-            where.append(f"sequence {self.owners[at[0]]}")
         parts = []
         first = 0
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
             count = len([*cells])
             inside = Place(place.x + first * pitch, place.y, count * pitch, place.height)
-            drawn = self._box(*alike, inside, edge)
+            drawn = self._box(*alike, inside)
             if pitch > 12:
                 marks = (
                     f"M{inside.x + i * pitch:g} {place.y:g}v{place.height:g}"
@@ -157,16 +151,24 @@ class Cells:
             first += count
         return parts
 
-    def _box(self, is_empty: bool, loads: Done, place: Place, edge: str) -> list[str]:
+    def _past(self, loads: Done) -> Done:
+        """Return the loads up to this step."""
+        return tuple(load for load in loads if load[0] <= self.step)
+
+    def _box(self, is_empty: bool, loads: Done, place: Place) -> list[str]:
         """Draw the ground and the edge of cells that look alike."""
         look = FREE
+        edge = SOFT
         line = ""
         if loads:
-            step, program = loads[-1]
-            look = Look(sequence_color(program[self.axis]), is_pale=step < self.step)
+            past = self._past(loads)
+            step, program = (past or loads)[-1]
+            edge = sequence_color(program[self.axis])
+            if past:
+                look = Look(edge, is_pale=step < self.step)
         elif is_empty:
             look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
-        elif self.accesses and self.step + 1 == steps_of(self.accesses):
+        elif self.accesses:
             edge, line = WRONG, 'stroke-width="2.5"'
         return [shape(*place, look), box(*place, "none", 1, edge, line)]
 
@@ -176,13 +178,14 @@ class Cells:
         Written are those of this step, or how often earlier ones loaded the cells.
         """
         said = "holds nothing, " if is_empty else ""
-        if not loads:
-            return "", f"{said}not loaded"
-        count = f"{len(loads)} x"
-        words = self._names(load for load in loads if load[0] == self.step)
-        if not words and len(loads) > 1:
+        past = self._past(loads)
+        if not past:
+            return "", f"{said}not loaded{' yet' if loads else ''}"
+        count = f"{len(past)} x"
+        words = self._names(load for load in past if load[0] == self.step)
+        if not words and len(past) > 1:
             words = count
-        return words, f"{said}loaded {count}, by {self._names(loads)}"
+        return words, f"{said}loaded {count}, by {self._names(past)}"
 
     def _names(self, loads: Iterable[tuple[int, Program]]) -> str:
         """Return programs as "(1,0) (1,1)": with as many axes as the grid has.
@@ -275,13 +278,7 @@ def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    x = loads.given["k_cache"]
-    owners = {
-        page: access.program[0]
-        for access in accesses
-        for page in (access.elements // x[0].numel()).tolist()
-    }
-    return headline, Cells(x, accesses, step, rows=True, width=(12, 4.85), owners=owners)
+    return headline, Cells(loads.given["k_cache"], accesses, step, rows=True, width=(12, 4.85))
 
 
 # A reader's kernel --------------------------------------------------------------------------------
