@@ -120,11 +120,11 @@ def _try(
     moved = {each: given[each] + FAR for each in ("table", "tables") if far and each in given}
     fenced = memory.put_all(given | moved, k_cache=offset, v_cache=offset)
     if name == "launch":
-        _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))))
+        _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))), far)
         written = [_returned(memory, expected["out"], fenced["out"])]
     else:
         memory.names = iter(["logs", "parts"])
-        _watch(memory, lambda: puzzle.launch(answer, fenced, splits))
+        _watch(memory, lambda: puzzle.launch(answer, fenced, splits), far)
         # what puzzle 7 writes between its two kernels comes first
         written = [*(label for label in memory.tensors if label not in given), *expected]
     for label in written:
@@ -145,12 +145,13 @@ def _returned(memory: Memory, expected: torch.Tensor, out: Any) -> str:
     return next(labels, "out")
 
 
-def _watch(memory: Memory, launch: Callable[[], object]) -> None:
+def _watch(memory: Memory, launch: Callable[[], object], is_far: bool) -> None:
     """Launch kernels and watch them.
 
     Args:
         memory: watches.
         launch: launches them.
+        is_far: whether page ids are large.
 
     Raises:
         Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
@@ -160,7 +161,7 @@ def _watch(memory: Memory, launch: Callable[[], object]) -> None:
             try:
                 memory.run(launch)
             except Outside as error:
-                raise _outside(error) from None
+                raise _outside(error, is_far) from None
             except Exception as error:  # the interpreter wraps the kernel's own error
                 raise error.__cause__ or error from None
     except Wrong as wrong:
@@ -218,15 +219,20 @@ def _unnamed(memory: Memory, is_nan: bool) -> str:
     )
 
 
-def _outside(error: Outside) -> Wrong:
-    """Return what to say of a load or store outside of a tensor."""
+def _outside(error: Outside, is_far: bool) -> Wrong:
+    """Return what to say of a load or store outside of a tensor.
+
+    Args:
+        error: the load or store.
+        is_far: whether page ids are large. All cases with small ones have passed.
+    """
     got = f"program {error.program} {error.verb}s {error.where}"
-    if error.is_cut:
+    if is_far:
         message = (
             "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
             "the page id\n64 bits wide, or a product of it that still fits."
         )
-        return Wrong(message, f"an offset of more than 2^31 in {error.name}", got)
+        return Wrong(message, "an offset of more than 2^31 in a cache", got)
     hint = "a mask has to keep that out."
     if error.name in ("table", "tables"):
         hint = "position p is in page table[p // SIZE], and a mask keeps the rest out."

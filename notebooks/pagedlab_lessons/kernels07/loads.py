@@ -254,7 +254,16 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6)
     if not loads:
         return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
-    headline, cells = _memory(loads[rung], progress)
+    accesses = loads[rung].of["k_cache"]
+    last = steps_of(accesses) - 1
+    step = round(progress / 100 * last)
+    working = sum(access.step == step for access in accesses)
+    programs = len({access.program for access in accesses})
+    needed, loaded = bytes_of(loads[rung])
+    headline = (
+        f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
+        f"each key loaded {loaded / needed:.0f} x"
+    )
     axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
     if rung[0] == "8":
         axes += ", split"
@@ -262,23 +271,10 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         "number: page; stripe: KV head; colour: sequence; solid: loaded now, by program "
         f"({axes}); pale: before; outlined: not yet; dotted: empty"
     )
+    x = loads[rung].given["k_cache"]
+    cells = Cells(x, accesses, step, rows=True, width=(12, 4.85))
     name = f"Rung {rung}: the keys that its programs load. {headline}"
     return page(headline, explained, cells, change, name=name)
-
-
-def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
-    """Return what a step of a rung shows, in words and as a picture."""
-    accesses = loads.of["k_cache"]
-    last = steps_of(accesses) - 1
-    step = round(progress / 100 * last)
-    working = sum(access.step == step for access in accesses)
-    programs = len({access.program for access in accesses})
-    needed, loaded = bytes_of(loads)
-    headline = (
-        f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
-        f"each key loaded {loaded / needed:.0f} x"
-    )
-    return headline, Cells(loads.given["k_cache"], accesses, step, rows=True, width=(12, 4.85))
 
 
 # A reader's kernel --------------------------------------------------------------------------------

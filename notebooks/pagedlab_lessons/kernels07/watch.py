@@ -53,11 +53,10 @@ class Outside(BaseException):
 
     Args:
         verb: "load" or "store".
-        name: of the nearest tensor, or of the one whose offset is cut.
+        name: of the nearest tensor.
         size: of the nearest tensor.
         element: that would be loaded or stored.
         program: that does it.
-        is_cut: whether the offset of an element has lost its upper bits.
     """
 
     verb: str
@@ -65,14 +64,13 @@ class Outside(BaseException):
     size: int
     element: int
     program: Program
-    is_cut: bool
 
     def __str__(self) -> str:
         return f"program {self.program} {self.verb}s {self.where} of {self.name}"
 
     @property
     def where(self) -> str:
-        is_near = abs(self.element) < 1 << 20 and not self.is_cut
+        is_near = abs(self.element) < 1 << 20
         return f"element {self.element}" if is_near else "an address far away"
 
 
@@ -138,9 +136,7 @@ class Memory(TorchFunctionMode):
             elements = offsets[is_touched]
             is_wrong = (elements < 0) | (elements >= len(unwritten))
             if is_wrong.any():
-                cut = self._cut(int(addresses[is_touched][is_wrong][0]))
-                element = int(elements[is_wrong][0])
-                raise Outside(verb, cut or name, len(unwritten), element, program, bool(cut))
+                raise Outside(verb, name, len(unwritten), int(elements[is_wrong][0]), program)
             if verb == "store":
                 unwritten[elements] = False
             elif unwritten[elements].any():
@@ -181,15 +177,6 @@ class Memory(TorchFunctionMode):
             return max(-offset, offset - last, 0) * self.tensors[name].element_size()
 
         return min(self.tensors, key=distance)
-
-    def _cut(self, address: int) -> str:
-        """Return the far tensor that this is in, but for the upper bits of the offset."""
-        for name, far in self._far.items():
-            tensor = self.tensors[name]
-            offset = (address - tensor.data_ptr()) // tensor.element_size()
-            if far and (offset - far) % (1 << 32) < tensor.numel():
-                return name
-        return ""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
