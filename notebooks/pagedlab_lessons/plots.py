@@ -135,9 +135,10 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
     for number, tile in enumerate(sorted(tiles, key=lambda load: -load.program[0])):
         rows = np.unique(tile.elements // q[0].size)
         keys = [load.elements for load in loads.of["k_cache"] if load.program == tile.program]
-        look = {"height": 1, "color": sequence_color(number), "linewidth": 0}
-        ax.barh(rows, sum(map(len, keys)) / q.shape[2], alpha=0.3, **look)
-        ax.barh(rows, last[rows] + 1, **look)
+        loaded = sum(map(len, keys)) / q.shape[2]
+        color = sequence_color(number)
+        ax.barh(rows, loaded, 1, color=color, alpha=0.3, linewidth=0)
+        ax.barh(rows, last[rows] + 1, 1, color=color, linewidth=0)
     ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):
         ax.text(max(lengths) + 0.5, y, f"sequence {b}", fontsize=9, va="center")

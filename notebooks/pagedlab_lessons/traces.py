@@ -8,7 +8,6 @@ Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two ser
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
