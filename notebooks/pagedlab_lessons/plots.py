@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,10 +116,10 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     """One stacked bar a row: the share of memory by kind (`Run.shares()`), the used share written
     beside its name.
     """
-    percent = {}
-    for name, row in rows.items():
-        shares = {kind: 100 * share for kind, share in row.items()}
-        percent[f"{name}  {shares['used']:.1f} %"] = shares
+    percent = {
+        f"{name}  {100 * row['used']:.1f} %": {kind: 100 * share for kind, share in row.items()}
+        for name, row in rows.items()
+    }
     stack(ax, percent, KIND_LOOKS, linewidth=1)
     ax.set(xlim=(0, 100), xlabel="share of the KV memory (%)")
     ax.legend(ncols=len(KIND_LOOKS), loc="lower left", bbox_to_anchor=(0, 1))
@@ -132,14 +131,13 @@ def draw_tiles(ax: Axes, loads: Loads) -> None:
     """
     q, k_cache, _, _, lengths, starts = (x.numpy() for x in loads.given.values())
     last = np.repeat(lengths - starts[1:], np.diff(starts)) + np.arange(len(q))
-    num_keys = Counter[tuple[int, ...]]()  # the first ones of its sequence, by program
-    for load in loads.of["k_cache"]:
-        num_keys[load.program] += len(np.unique(load.elements // k_cache[0, 0].size))
     tiles = [load for load in loads.of["q"] if load.program[0] % k_cache.shape[2] == 0]
-    for number, load in enumerate(sorted(tiles, key=lambda load: -load.program[0])):
-        rows = np.unique(load.elements // q[0].size)
+    for number, tile in enumerate(sorted(tiles, key=lambda load: -load.program[0])):
+        rows = np.unique(tile.elements // q[0].size)
+        keys = [load.elements for load in loads.of["k_cache"] if load.program == tile.program]
+        loaded = sum(map(len, keys)) / q.shape[2]
         color = sequence_color(number)
-        ax.barh(rows, num_keys[load.program], 1, color=color, alpha=0.3, linewidth=0)
+        ax.barh(rows, loaded, 1, color=color, alpha=0.3, linewidth=0)
         ax.barh(rows, last[rows] + 1, 1, color=color, linewidth=0)
     ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):

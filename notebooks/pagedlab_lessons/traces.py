@@ -7,13 +7,12 @@ Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two ser
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pagedlab.arguments import one_of
 
@@ -23,13 +22,13 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 class Shape(NamedTuple):
     """Distribution of the lengths in a trace."""
 
-    prompt: Sequence[float]  # tokens at `PERCENTILES`
-    output: Sequence[float]  # tokens at `PERCENTILES`
+    prompt: ArrayLike  # tokens at `PERCENTILES`
+    output: ArrayLike  # tokens at `PERCENTILES`
     rate: float  # requests a second
     source: str
 
 
-def exponential(mean: float) -> tuple[float, ...]:
+def exponential(mean: float) -> np.ndarray:
     """Return the values at `PERCENTILES` of an exponential distribution.
 
     For data sets of which only the mean is known. No length is below 1.
@@ -37,12 +36,9 @@ def exponential(mean: float) -> tuple[float, ...]:
     Args:
         mean: of the distribution.
     """
-    values = []
-    for percentile in PERCENTILES:
-        # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
-        share = min(percentile, 99.999) / 100
-        values.append(round(max(1.0, -mean * math.log(1 - share)), 1))
-    return tuple(values)
+    # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
+    shares = np.minimum(PERCENTILES, 99.999) / 100
+    return np.maximum(1, -mean * np.log(1 - shares)).round(1)
 
 
 _AZURE = "Azure LLM inference trace 2023, {} (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024)"
@@ -95,11 +91,11 @@ class Trace:
 
     def first(self, n: int) -> Trace:
         """Return the first `n` requests."""
-        return replace(self, rows=self.rows[:n])
+        return Trace(self.source, self.rows[:n])
 
     def at_most(self, max_length: int) -> Trace:
         """Return the requests with at most `max_length` tokens of prompt and output."""
-        return replace(self, rows=self.rows[self.rows[:, 1:].sum(1) <= max_length])
+        return Trace(self.source, self.rows[self.rows[:, 1:].sum(1) <= max_length])
 
 
 def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
@@ -116,17 +112,16 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     """
     shape = SHAPES[one_of("name", name, SHAPES)]
     chance = random.Random(seed)
-    drawn = [[chance.random() for _ in range(3)] for _ in range(num_requests)]
-    u = np.array(drawn).reshape(-1, 3)
-    prompt = _lengths(shape.prompt, u[:, 0])
-    output = _lengths(shape.output, u[:, 1])
-    gaps = -np.log(1 - u[:, 2]) / shape.rate
+    drawn = [chance.random() for _ in range(3 * num_requests)]
+    of_prompt, of_output, of_gap = np.reshape(drawn, (-1, 3)).T
+    gaps = -np.log(1 - of_gap) / shape.rate
     seconds = np.round(np.cumsum(gaps) - gaps[:1], 3)
+    lengths = _lengths(shape.prompt, of_prompt), _lengths(shape.output, of_output)
     source = f"synthetic, shaped by the {shape.source}"
-    return Trace(source, np.column_stack([seconds, prompt, output]))
+    return Trace(source, np.column_stack([seconds, *lengths]))
 
 
-def _lengths(at_percentiles: Sequence[float], u: np.ndarray) -> np.ndarray:
+def _lengths(at_percentiles: ArrayLike, u: np.ndarray) -> np.ndarray:
     """Return lengths for uniform numbers, given the lengths at `PERCENTILES`."""
     logs = np.interp(100 * u, PERCENTILES, np.log(at_percentiles))
     return np.rint(np.exp(logs)).astype(int)

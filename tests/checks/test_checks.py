@@ -379,8 +379,8 @@ def test_show_source_is_the_source_under_its_file():
 
 def test_a_triton_kernel_is_shown_like_the_function_that_it_is():
     ladder = pytest.importorskip("pagedlab_lessons.kernels07.ladder")
-    shown = repr(show_source(ladder.one_page_kernel))
+    shown = repr(show_source(ladder.several_pages_kernel))
     assert shown.startswith(
-        "# pagedlab_lessons/kernels07/ladder.py: one_page_kernel\n@triton.jit\ndef one_page_kernel("
+        "# pagedlab_lessons/kernels07/ladder.py: several_pages_kernel\n@triton.jit\ndef several_pages_kernel("
     )
     assert shown.endswith("tl.store(out + row, acc / total)")

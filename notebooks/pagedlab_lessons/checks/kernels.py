@@ -19,7 +19,7 @@ from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks import CheckResult, check
 from pagedlab_lessons.checks.protocol import Wrong, compare, register, same, shape, shown, trying
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
-from pagedlab_lessons.kernels07.watch import Allocations, Memory, Outside, interpreted
+from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 
 Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
 Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
@@ -112,17 +112,17 @@ def _try(
     moved = {each: given[each] + FAR for each in ("table", "tables") if far and each in given}
     fenced = memory.put_all(given | moved, k_cache=offset, v_cache=offset)
     if name == "launch":
-        _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))))
+        _watch(memory, lambda: fenced.update(out=answer(*(fenced[part] for part in BATCH))), far)
         written = [_returned(memory, expected["out"], fenced["out"])]
     else:
-        options = {"splits": splits} if name == "split" else {}
-        _watch(memory, lambda: puzzle.launch(answer, fenced, **options), "logs", "parts")
+        memory.names = iter(["logs", "parts"])
+        _watch(memory, lambda: puzzle.launch(answer, fenced, splits), far)
         # what puzzle 7 writes between its two kernels comes first
         written = [*(label for label in memory.tensors if label not in given), *expected]
     for label in written:
         _check_shares(memory, "store", label)
     _check_numbers(memory, given, expected, fenced, mistakes)
-    programs = {load.program for load in memory.loads["k_cache"]}
+    programs = {load.program for load in memory.of["load", "k_cache"]}
     if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
         message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
         raise Wrong(message, "2 programs or more load keys", "1 program does")
@@ -137,13 +137,13 @@ def _returned(memory: Memory, expected: torch.Tensor, out: Any) -> str:
     return next(labels, "out")
 
 
-def _watch(memory: Memory, launch: Callable[[], object], *names: str) -> None:
+def _watch(memory: Memory, launch: Callable[[], object], is_far: bool) -> None:
     """Launch kernels and watch them.
 
     Args:
         memory: watches.
         launch: launches them.
-        names: of the first tensors that are made.
+        is_far: whether page ids are large.
 
     Raises:
         Wrong: If a kernel loads or stores outside of a tensor, raises an error or does not end.
@@ -151,10 +151,9 @@ def _watch(memory: Memory, launch: Callable[[], object], *names: str) -> None:
     try:
         with trying(message="Your kernel raises an error."):
             try:
-                with Allocations(memory, *names):
-                    memory.run(launch)
+                memory.run(launch)
             except Outside as error:
-                raise _outside(error) from None
+                raise _outside(error, is_far) from None
             except Exception as error:  # the interpreter wraps the kernel's own error
                 raise error.__cause__ or error from None
     except Wrong as wrong:
@@ -212,15 +211,20 @@ def _unnamed(memory: Memory, is_nan: bool) -> str:
     )
 
 
-def _outside(error: Outside) -> Wrong:
-    """Return what to say of a load or store outside of a tensor."""
+def _outside(error: Outside, is_far: bool) -> Wrong:
+    """Return what to say of a load or store outside of a tensor.
+
+    Args:
+        error: the load or store.
+        is_far: whether page ids are large. All cases with small ones have passed.
+    """
     got = f"program {error.program} {error.verb}s {error.where}"
-    if error.is_cut:
+    if is_far:
         message = (
             "The offset of an element does not fit into 32 bits, so its upper bits are lost: make "
             "the page id\n64 bits wide, or a product of it that still fits."
         )
-        return Wrong(message, f"an offset of more than 2^31 in {error.name}", got)
+        return Wrong(message, "an offset of more than 2^31 in a cache", got)
     hint = "a mask has to keep that out."
     if error.name in ("table", "tables"):
         hint = "position p is in page table[p // SIZE], and a mask keeps the rest out."
@@ -238,15 +242,14 @@ def _check_shares(memory: Memory, verb: str, name: str) -> None:
         verb: "store" or "load".
         name: of the tensor.
     """
-    accesses = (memory.stores if verb == "store" else memory.loads)[name]
+    accesses = memory.of[verb, name]
     pairs = {(element, access.program) for access in accesses for element in [*access.elements]}
     programs = Counter(element for element, _ in pairs)
     x = memory.tensors[name]
     for element in range(x.numel()):
         count = programs[element]
-        message = CROWDED[verb].format(name) if count > 1 else ""
-        if verb == "store" and not count:
-            message = f"Not all of {name} is written."
-        if message:
-            place = f"{name}{[*map(int, np.unravel_index(element, x.shape))]}"
-            raise Wrong(message, f"one program {verb}s {place}", f"{count} programs do")
+        if count == 1 or (verb == "load" and not count):
+            continue
+        message = CROWDED[verb] if count else "Not all of {} is written."
+        place = f"{name}{[*map(int, np.unravel_index(element, x.shape))]}"
+        raise Wrong(message.format(name), f"one program {verb}s {place}", f"{count} programs do")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.checks.kernels import Cases, Mistakes, puzzle
@@ -67,15 +68,14 @@ puzzle(
 # Puzzle 3: a step of online softmax ---------------------------------------------------------------
 
 
-def _after(
-    g: Any, new_m: Any, corrects_total: bool = True, corrects_acc: bool = True
-) -> tuple[Any, ...]:
-    """Return m, total and acc after the tile of `g`, some not corrected for the new maximum."""
+def _after(g: Any, new_m: Any, of_total: int = 1, of_acc: int = 1) -> tuple[Any, ...]:
+    """Return m, total and acc after the tile of `g`.
+
+    With 0 the total, or acc, is not corrected for the new maximum.
+    """
     rescale = (g.m - new_m).exp()
     p = (g.s - new_m).exp()
-    total = g.total * rescale if corrects_total else g.total
-    acc = g.acc * rescale if corrects_acc else g.acc
-    return new_m, total + p.sum(), acc + p @ g.v
+    return new_m, g.total * rescale**of_total + p.sum(), g.acc * rescale**of_acc + p @ g.v
 
 
 def _largest(g: Any) -> Any:
@@ -85,20 +85,19 @@ def _largest(g: Any) -> Any:
 def _padded(g: Any) -> Any:
     """Return `g` with zeros after its scores and values, up to a whole tile."""
     after = -len(g.s) % g.TILE
-    s = torch.nn.functional.pad(g.s, (0, after))
-    v = torch.nn.functional.pad(g.v, (0, 0, 0, after))
-    return SimpleNamespace(**vars(g) | {"s": s, "v": v})
+    padded = {"s": pad(g.s, (0, after)), "v": pad(g.v, (0, 0, 0, after))}
+    return SimpleNamespace(**vars(g) | padded)
 
 
 OF_STEP: Mistakes = {
     "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_total=False)
+        lambda g: _after(g, _largest(g), of_total=0)
     ),
     "The output so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_acc=False)
+        lambda g: _after(g, _largest(g), of_acc=0)
     ),
     "Neither the sum nor the output so far is corrected for the new maximum.": (
-        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
+        lambda g: _after(g, _largest(g), of_total=0, of_acc=0)
     ),
     "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
     "larger one.": lambda g: _after(g, g.s.max()[None]),
@@ -311,13 +310,12 @@ puzzle(
             "lengths": (24,),
             "splits": 1,
         },
-        "24 keys in three tiles of 8, three splits": {"lengths": (24,), "splits": 3, **ONE_HEAD},
+        "24 keys in three tiles of 8, three splits": {"lengths": (24,), **ONE_HEAD},
         "5 keys, one tile, three splits: two get nothing, and have to weigh nothing": {
             "lengths": (5,),
-            "splits": 3,
             **ONE_HEAD,
         },
-        **{f"{title}, three splits": {**case, "splits": 3} for title, case in WHOLE.items()},
+        **{f"{title}, three splits": case for title, case in WHOLE.items()},
     },
     OF_SPLIT,
     "Split and merged, whatever share a program gets. On 132 multiprocessors, one sequence of "

@@ -14,11 +14,13 @@
 
 All compute `puzzles.decode` for every sequence. To keep a kernel short, DIM is a power of two here
 (Triton refuses another one), and a sequence has at least one key. The puzzles of notebook 07 use
-`slots_at`, `rows_at`, `take`, `take_rows` and `attend` as building blocks.
+`slots_at`, `rows_at`, `take` and `attend` as building blocks.
 """
 
 import inspect
 from collections.abc import Callable
+from itertools import accumulate
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -54,15 +56,6 @@ def take(m, total, acc, s, v):
 
 
 @triton.jit
-def take_rows(m, total, acc, s, v):
-    """The same for ROWS queries at once: m and total [ROWS], s [ROWS, TILE], acc [ROWS, DIM]."""
-    new_m = tl.maximum(m, tl.max(s, 1))
-    p, rescale = tl.exp(s - new_m[:, None]), tl.exp(m - new_m)
-    new_acc = acc * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    return new_m, total * rescale + tl.sum(p, 1), new_acc
-
-
-@triton.jit
 def attend(
     query, k_cache, v_cache, table, kv_head, begin, stop, scale,
     SIZE: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
@@ -70,6 +63,8 @@ def attend(
 ):  # fmt: skip
     """Take positions [begin, stop) into the online softmax of query [ROWS, DIM]: m [ROWS], total
     [ROWS], acc.
+
+    Tensor cores multiply 16 rows or more; fewer rows are multiplied number by number.
     """
     m, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIM], tl.float32)
@@ -79,34 +74,20 @@ def attend(
         slot = slots_at(table, position, filled, SIZE)
         k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM)
         v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM)
-        s = tl.where(
-            filled[None, :],
-            tl.dot(query, tl.trans(k), input_precision="ieee") * scale,
-            float("-inf"),
-        )
-        m, total, acc = take_rows(m, total, acc, s, v)
+        if ROWS < 16:
+            s = tl.sum(query.to(tl.float32)[:, None, :] * k[None, :, :], 2)
+        else:
+            s = tl.dot(query, tl.trans(k), input_precision="ieee")
+        s = tl.where(filled[None, :], s * scale, float("-inf"))
+        new_m = tl.maximum(m, tl.max(s, 1))
+        p, rescale = tl.exp(s - new_m[:, None]), tl.exp(m - new_m)
+        acc = acc * rescale[:, None]
+        if ROWS < 16:
+            acc += tl.sum(p[:, :, None] * v[None, :, :], 1)
+        else:
+            acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        m, total = new_m, total * rescale + tl.sum(p, 1)
     return m, total, acc
-
-
-@triton.jit
-def one_page_kernel(
-    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
-    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
-    b, h = tl.program_id(0), tl.program_id(1)
-    row = (b * KV_HEADS * GROUP + h) * DIM + tl.arange(0, DIM)
-    query = tl.load(q + row).to(tl.float32)
-    m, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
-    length = tl.load(seq_lens + b)
-    for i in range(tl.cdiv(length, SIZE)):
-        page = tl.load(tables + b * table_stride + i).to(tl.int64)
-        slot = page * SIZE + tl.arange(0, SIZE)
-        filled = i * SIZE + tl.arange(0, SIZE) < length
-        k = rows_at(k_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
-        v = rows_at(v_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
-        s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
-        m, total, acc = take(m, total, acc, s, v)
-    tl.store(out + row, acc / total)
 
 
 @triton.jit
@@ -115,15 +96,19 @@ def several_pages_kernel(
     SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
+    """Rungs 1 and 2: a program for each query head takes one page at a time, or several."""
     b, h = tl.program_id(0), tl.program_id(1)
     row = (b * KV_HEADS * GROUP + h) * DIM + tl.arange(0, DIM)
     query = tl.load(q + row).to(tl.float32)
     m, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
-    length = tl.load(seq_lens + b)
+    table, length = tables + b * table_stride, tl.load(seq_lens + b)
     for first in range(0, length, TILE):
         position = first + tl.arange(0, TILE)
         filled = position < length
-        slot = slots_at(tables + b * table_stride, position, filled, SIZE)
+        if TILE == SIZE:  # one page, looked up once
+            slot = tl.load(table + first // SIZE).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+        else:
+            slot = slots_at(table, position, filled, SIZE)
         k = rows_at(k_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
         v = rows_at(v_cache, slot, filled, h // GROUP, KV_HEADS, DIM).to(tl.float32)
         s = tl.where(filled, tl.sum(k * query[None, :], 1) * scale, float("-inf"))
@@ -132,41 +117,12 @@ def several_pages_kernel(
 
 
 @triton.jit
-def shared_loads_kernel(
-    out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
-    SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-    TILE: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    b, kv_head = tl.program_id(0), tl.program_id(1)
-    r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
-    # the group's heads lie side by side in q
-    row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims
-    query = tl.load(q + row, mask=r < GROUP, other=0.0).to(tl.float32)
-    m = tl.full([ROWS], float("-inf"), tl.float32)
-    total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, DIM], tl.float32)
-    length = tl.load(seq_lens + b)
-    for first in range(0, length, TILE):
-        position = first + tl.arange(0, TILE)
-        filled = position < length
-        slot = slots_at(tables + b * table_stride, position, filled, SIZE)
-        k = rows_at(k_cache, slot, filled, kv_head, KV_HEADS, DIM).to(tl.float32)
-        v = rows_at(v_cache, slot, filled, kv_head, KV_HEADS, DIM).to(tl.float32)
-        s = tl.sum(query[:, None, :] * k[None, :, :], 2) * scale  # number by number, as in rung 2
-        s = tl.where(filled[None, :], s, float("-inf"))
-        new_m = tl.maximum(m, tl.max(s, 1))
-        p, rescale = tl.exp(s - new_m[:, None]), tl.exp(m - new_m)
-        total = total * rescale + tl.sum(p, 1)
-        acc = acc * rescale[:, None] + tl.sum(p[:, :, None] * v[None, :, :], 1)
-        m = new_m
-    tl.store(out + row, acc / total[:, None], mask=r < GROUP)
-
-
-@triton.jit
 def packed_heads_kernel(
     out, q, k_cache, v_cache, tables, seq_lens, table_stride, scale,
     SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """Rungs 3 to 7: a program for each KV head. Rung 3 has fewer than 16 rows."""
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
     row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims
@@ -222,25 +178,16 @@ def merge_kernel(out, parts, logs, splits, DIM: tl.constexpr, SPLITS: tl.constex
 # A kernel as a function ---------------------------------------------------------------------------
 
 
-def puzzle_of(answer: Any) -> str:
-    """Which of the last three puzzles an answer is for: {"my_split": ...}, or a kernel with or
-    without ROWS.
-    """
-    if isinstance(answer, dict):
-        return "split"
-    return "grouped" if "ROWS" in answer.arg_names else "decode"
-
-
 def launch(
-    answer: Any, *batch: Tensor, tile: int = 64, rows: int = 16, **options: int
+    *batch: Tensor, answer: Any, tile: int = 64, rows: int = 16, **options: int
 ) -> tuple[Tensor, Any]:
     """Run the kernel of puzzle 5, 6 or 7.
 
     Args:
-        answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}.
         batch: q [B, Hq, D], k_cache, v_cache [blocks, block_size, Hkv, D], tables [B, M] and
             seq_lens [B].
-        tile: keys a step.
+        answer: the kernel, or {"my_split": ..., "my_merge": ..., "my_splits": ...}.
+        tile: keys a step; 0 for a page.
         rows: of a tile of query heads, at least.
         options: num_warps and num_stages, for Triton's compiler.
 
@@ -249,18 +196,18 @@ def launch(
     """
     q, *caches = batch
     given = arguments(q.new_empty(q.shape), q.contiguous(), *caches)
-    name = puzzle_of(answer)
-    if answer is not one_page_kernel:
-        given["TILE"] = tile
-    if name != "decode":
+    given["TILE"] = tile or given["SIZE"]
+    puzzle = "decode"
+    if isinstance(answer, dict) or "ROWS" in answer.arg_names:
+        puzzle = "grouped"
         given["ROWS"] = rows_of(given["GROUP"], rows)
-    if name == "split":
+    if isinstance(answer, dict):
         tokens = given["SIZE"] * given["tables"].shape[1]
         splits = answer["my_splits"](len(q), given["KV_HEADS"], tokens, multiprocessors(q.device))
         options["splits"] = splits or 1
     # in the interpreter an empty split divides by zero, and says so
     with np.errstate(all="ignore"):
-        made = PUZZLES[name].launch(answer, given, **options)
+        made = PUZZLES[puzzle].launch(answer, given, **options)
     return given["out"], made
 
 
@@ -270,30 +217,33 @@ def decoder(answer: Any, **cut: int) -> Callable[..., Tensor]:
     """
     if inspect.isfunction(answer):
         return answer
-    return lambda *batch: launch(answer, *batch, **cut)[0]
+    return lambda *batch: launch(*batch, answer=answer, **cut)[0]
 
 
 SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
-_DOTS: dict[str, Any] = {"answer": packed_heads_kernel, "tile": 32}
-_FEW = {"num_stages": 5, "num_warps": 2}
-CUTS: dict[str, dict[str, Any]] = {
-    "rung 1, one page at a time": {"answer": one_page_kernel},
-    "rung 2, a tile of several pages": {"answer": several_pages_kernel, "tile": 32},
-    # without a tensor core 16 rows are not needed
-    "rung 3, heads share a load": {"answer": shared_loads_kernel, "tile": 32, "rows": 1},
-    "rung 4, tensor cores": _DOTS,
-    "rung 5, more in flight": {**_DOTS, "num_stages": 5},
-    "rung 6, fewer warps": {**_DOTS, **_FEW},
-    "rung 7, a longer tile": {**_DOTS, **_FEW, "tile": 64},
-    "rung 8, splits and their merge": {"answer": SPLIT, "tile": 64, **_FEW},
+CHANGES: dict[str, dict[str, Any]] = {
+    "rung 1, one page at a time": {"answer": several_pages_kernel, "tile": 0},
+    "rung 2, a tile of several pages": {"tile": 32},
+    "rung 3, heads share a load": {"answer": packed_heads_kernel, "rows": 1},
+    "rung 4, tensor cores": {"rows": 16},
+    "rung 5, more in flight": {"num_stages": 5},
+    "rung 6, fewer warps": {"num_warps": 2},
+    "rung 7, a longer tile": {"tile": 64},
+    "rung 8, splits and their merge": {"answer": SPLIT},
 }
+# Each rung keeps what the one before has.
+CUTS = dict(zip(CHANGES, accumulate(CHANGES.values(), or_), strict=True))
 RUNGS = {name: decoder(**cut) for name, cut in CUTS.items()}
 
 
 def compiled(name: str, *batch: Tensor) -> dict[str, int]:
     """What Triton's compiler made of a rung: registers a thread, spills, shared bytes, its cut."""
-    cut = dict(CUTS[name])
-    kernel = launch(cut.pop("answer"), *batch, **cut)[1]
+    kernel = launch(*batch, **CUTS[name])[1]
     made = kernel.metadata
-    found = {"registers": kernel.n_regs, "spills": kernel.n_spills, "shared": made.shared}
-    return found | {"warps": made.num_warps, "stages": made.num_stages}
+    return {
+        "registers": kernel.n_regs,
+        "spills": kernel.n_spills,
+        "shared": made.shared,
+        "warps": made.num_warps,
+        "stages": made.num_stages,
+    }

@@ -7,10 +7,11 @@
 `Cells` draws all loads. What is loaded is found by watch.py, and imported where Triton is.
 """
 
+import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import groupby
@@ -36,7 +37,6 @@ from pagedlab_lessons.drawing import (
     linked,
     runs,
     shape,
-    wide,
 )
 from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
@@ -44,7 +44,8 @@ from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore
 
 Done = tuple[tuple[int, Program], ...]  # the step and the program of each load of a cell
-# The names of a cell's page, of its line and column there, and of its place in them.
+# The names of a cell's page, of its line and column there, and of its place in them, by the axes of
+# the tensor. It lacks those without a name.
 AXES = {
     1: ("", "", "", "element"),
     2: ("", "token", "", "number"),
@@ -61,8 +62,9 @@ GAP = 6.0  # pixels between strips, and between pages
 class Cells:
     """A tensor as strips of cells, and what the programs of a kernel load of it up to a step.
 
-    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before;
-    dotted ones hold nothing. Neighbours that look alike are one box with the programs' names.
+    Solid cells are loaded in this step, in the program's colour; pale ones were loaded before,
+    outlined ones will be; dotted ones hold nothing, and orange ones are never loaded. Neighbours
+    that look alike are one box with the programs' names.
 
     Args:
         x: the tensor, NaN where it holds nothing.
@@ -71,7 +73,6 @@ class Cells:
         rows: whether a cell is a row of the last axis, and a strip the slots of a page.
         axis: of the grid, which gives a program its colour.
         width: pixels of a cell.
-        owners: the sequence of a page, which gives its edge a colour.
     """
 
     x: torch.Tensor
@@ -80,7 +81,6 @@ class Cells:
     rows: bool = False
     axis: int = 0
     width: Both[float] = 19
-    owners: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, space: Space) -> Drawn:
         pages, lines, columns, size = self._numbers.shape
@@ -90,55 +90,49 @@ class Cells:
         fit = max(1, int((space.width + GAP) // (width + GAP)))
         grid = Grid(space.x, space.y + 4, fit, width, lines * HEIGHT, GAP)
         parts = []
-        for number, line, column in np.ndindex(pages, lines, columns):
+        for number in range(pages):
             x, y = grid.corner(number)
-            left = x + margin + column * (strip + GAP)
-            place = Place(left, y + line * HEIGHT, strip, HEIGHT - 2)
-            parts += self._strip((number, line, column), place)
-            if margin and not line + column:
-                base = y + lines * HEIGHT / 2 + 3
-                parts.append(label(left - 3 - wide(str(number), 11), base, str(number), 11, SOFT))
+            for line, column in np.ndindex(lines, columns):
+                left = x + margin + column * (strip + GAP)
+                place = Place(left, y + line * HEIGHT, strip, HEIGHT - 2)
+                parts += self._strip((number, line, column), place)
+            if margin:
+                parts.append(label(x + 1.8, y + lines * HEIGHT / 2 + 3, f"{number:2}", 11, SOFT))
         return Drawn(parts, grid.bottom(pages) + 4)
 
     @cached_property
     def _numbers(self) -> np.ndarray:
         """The number of each cell, [pages, lines, columns, cells]."""
-        *outer, size = self.x.shape
+        x = self.x[..., 0] if self.rows else self.x
+        numbers = np.arange(x.numel()).reshape(x.shape)
         if self.rows:
-            return np.arange(self.x[..., 0].numel()).reshape(*outer, 1).transpose(0, 2, 3, 1)
-        if len(outer) == 1:
-            outer.append(1)  # a token has one head
-        return np.arange(self.x.numel()).reshape(*[1] * (3 - len(outer)), *outer, size)
+            return numbers.transpose(0, 2, 1)[:, :, None]
+        missing = [axis for axis, name in enumerate(AXES[x.ndim]) if not name]
+        return np.expand_dims(numbers, missing)
 
     @cached_property
     def _loads(self) -> dict[int, Done]:
-        """The loads of each cell up to this step."""
+        """The loads of each cell."""
         unit = self.x.shape[-1] if self.rows else 1
         loads: defaultdict[int, Done] = defaultdict(tuple)
         for program, step, elements in self.accesses:
-            if step <= self.step:
-                for cell in np.unique(elements // unit).tolist():
-                    loads[cell] += ((step, program),)
+            for cell in np.unique(elements // unit).tolist():
+                loads[cell] += ((step, program),)
         return loads
 
     def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
         """Draw the cells of a line of a page side by side; neighbours that look alike together."""
-        names = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
-        where = [f"{name} {i}" for name, i in zip(names, at, strict=False) if name]
+        *names, unit = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
+        where = [f"{name} {i}" for name, i in zip(names, at, strict=True) if name]
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
         is_empty = self.x.isnan().flatten()[:: self.x.numel() // self._numbers.size].tolist()
-        edge = SOFT
-        if at[0] in self.owners:
-            edge = sequence_color(self.owners[at[0]])
-            where.append(f"sequence {self.owners[at[0]]}")
         parts = []
         first = 0
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
             count = len([*cells])
             inside = Place(place.x + first * pitch, place.y, count * pitch, place.height)
-            room = place.x + place.width - inside.x - 4
-            drawn = self._box(*alike, inside, edge)
+            drawn = self._box(*alike, inside)
             if pitch > 12:
                 marks = (
                     f"M{inside.x + i * pitch:g} {place.y:g}v{place.height:g}"
@@ -147,25 +141,34 @@ class Cells:
                 drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
             words, said = self._words(*alike)
             if words:
-                look = f"{BOLD};{HALO}"
-                drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, look))
-            axis = names[-1] + "s" * (count > 1)
-            listed = ", ".join([*where, f"{axis} {runs(range(first, first + count))}"])
+                room = place.x + place.width - inside.x - 4
+                left, base = inside.x + 3, place.y + 12
+                drawn.append(label(left, base, words, 11, INK, room, f"{BOLD};{HALO}"))
+            cell = unit + "s" * (count > 1)
+            listed = ", ".join([*where, f"{cell} {runs(range(first, first + count))}"])
             link = f"{self.x.numel()}-{numbers[first]}"  # no other tensor of the picture has it
             parts.append(linked([link], f"{listed}: {said}", *drawn))
             first += count
         return parts
 
-    def _box(self, is_empty: bool, loads: Done, place: Place, edge: str) -> list[str]:
+    def _past(self, loads: Done) -> Done:
+        """Return the loads up to this step."""
+        return tuple(load for load in loads if load[0] <= self.step)
+
+    def _box(self, is_empty: bool, loads: Done, place: Place) -> list[str]:
         """Draw the ground and the edge of cells that look alike."""
         look = FREE
+        edge = SOFT
         line = ""
         if loads:
-            step, program = loads[-1]
-            look = Look(sequence_color(program[self.axis]), is_pale=step < self.step)
+            past = self._past(loads)
+            step, program = (past or loads)[-1]
+            edge = sequence_color(program[self.axis])
+            if past:
+                look = Look(edge, is_pale=step < self.step)
         elif is_empty:
             look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
-        elif self.accesses and self.step + 1 == steps_of(self.accesses):
+        elif self.accesses:
             edge, line = WRONG, 'stroke-width="2.5"'
         return [shape(*place, look), box(*place, "none", 1, edge, line)]
 
@@ -174,22 +177,25 @@ class Cells:
 
         Written are those of this step, or how often earlier ones loaded the cells.
         """
-        now = [load for load in loads if load[0] == self.step]
-        words = " ".join(self._names(now)) or (f"{len(loads)} x" if len(loads) > 1 else "")
         said = "holds nothing, " if is_empty else ""
-        if not loads:
-            return words, f"{said}not loaded"
-        return words, f"{said}loaded {len(loads)} x, by {' '.join(self._names(loads))}"
+        past = self._past(loads)
+        if not past:
+            return "", f"{said}not loaded{' yet' if loads else ''}"
+        count = f"{len(past)} x"
+        words = self._names(load for load in past if load[0] == self.step)
+        if not words and len(past) > 1:
+            words = count
+        return words, f"{said}loaded {count}, by {self._names(past)}"
 
-    def _names(self, loads: Sequence[tuple[int, Program]]) -> list[str]:
-        """Return programs as "(1,0)": with as many axes as the grid has.
+    def _names(self, loads: Iterable[tuple[int, Program]]) -> str:
+        """Return programs as "(1,0) (1,1)": with as many axes as the grid has.
 
         The grid of a kernel over rows has two at least: sequence and head.
         """
-        used = [i for a in self.accesses for i, at in enumerate(a.program) if at]
-        axes = 1 + max([int(self.rows), *used])
-        names = [f"({','.join(map(str, program[:axes]))})" for _, program in loads]
-        return list(dict.fromkeys(names))
+        used = (i for a in self.accesses for i, at in enumerate(a.program) if at or i <= self.rows)
+        axes = 1 + max(used)
+        names = (f"({','.join(map(str, program[:axes]))})" for _, program in loads)
+        return " ".join(dict.fromkeys(names))
 
 
 def bytes_of(loads: Loads, tensors: Sequence[str] = ("k_cache",)) -> tuple[int, int]:
@@ -248,7 +254,16 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6)
     if not loads:
         return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
-    headline, cells = _memory(loads[rung], progress)
+    accesses = loads[rung].of["k_cache"]
+    last = steps_of(accesses) - 1
+    step = round(progress / 100 * last)
+    working = sum(access.step == step for access in accesses)
+    programs = len({access.program for access in accesses})
+    needed, loaded = bytes_of(loads[rung])
+    headline = (
+        f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
+        f"each key loaded {loaded / needed:.0f} x"
+    )
     axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
     if rung[0] == "8":
         axes += ", split"
@@ -256,29 +271,10 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         "number: page; stripe: KV head; colour: sequence; solid: loaded now, by program "
         f"({axes}); pale: before; outlined: not yet; dotted: empty"
     )
+    x = loads[rung].given["k_cache"]
+    cells = Cells(x, accesses, step, rows=True, width=(12, 4.85))
     name = f"Rung {rung}: the keys that its programs load. {headline}"
     return page(headline, explained, cells, change, name=name)
-
-
-def _memory(loads: Loads, progress: int) -> tuple[str, Cells]:
-    """Return what a step of a rung shows, in words and as a picture."""
-    accesses = loads.of["k_cache"]
-    last = steps_of(accesses) - 1
-    step = round(progress / 100 * last)
-    working = sum(access.step == step for access in accesses)
-    programs = len({access.program for access in accesses})
-    needed, loaded = bytes_of(loads)
-    headline = (
-        f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
-        f"each key loaded {loaded / needed:.0f} x"
-    )
-    x = loads.given["k_cache"]
-    owners = {
-        page: access.program[0]
-        for access in accesses
-        for page in (access.elements // x[0].numel()).tolist()
-    }
-    return headline, Cells(x, accesses, step, rows=True, width=(12, 4.85), owners=owners)
 
 
 # A reader's kernel --------------------------------------------------------------------------------
@@ -291,49 +287,45 @@ class Shown(NamedTuple):
         tensors: that are drawn. The smaller case has the last.
         color: what gives a program its colour.
         text: what the smaller case shows.
-        shape: of the tensor there.
-        loads: the elements that each program loads there; the others hold nothing.
+        loads: an element of the tensor there is the number of what loads it; NaN is not loaded.
+        programs: those with a number.
     """
 
     tensors: Sequence[str]
     color: str
     text: str
-    shape: tuple[int, ...]
-    loads: dict[Program, Sequence[int]]
+    loads: Sequence[Any]
+    programs: Callable[[int], Sequence[Program]] = lambda number: [(number,)]
 
 
-_TWO_PAGES = (2, 4, 1, 1)
-_PAGE_0 = range(4)
-_FILLED_OF_PAGE_1 = range(4, 7)
+_OF_TWO_HEADS = [[0, 0], [1, 1]]
+_EMPTY = [[math.nan] * 2] * 2
+_TWO_PAGES = [[[[0]]] * 4, [*[[[1]]] * 3, [[math.nan]]]]
 SHOWN = {
     "weights": Shown(
         ["s"],
         "the program that loads",
         "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
-        (6,),
-        {(0,): range(4), (1,): range(4, 6)},
+        [0, 0, 0, 0, 1, 1],
     ),
     "scores": Shown(
         ["k"],
         "the head of the program that loads",
         "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
-        (2, 2, 2),
-        {(0,): (0, 1, 4, 5), (1,): (2, 3, 6, 7)},
+        [_OF_TWO_HEADS] * 2,
     ),
     "online_step": Shown(
         ["s", "v"],
         "the program that loads",
         "Two values of four numbers: the only program loads each number once.",
-        (2, 4),
-        {(0,): range(8)},
+        [[0] * 4] * 2,
     ),
     "paged_scores": Shown(
         ["table", "k_cache"],
         "the head of the program that loads",
         "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
         "head 1.",
-        (2, 2, 2, 2),
-        {(0,): (8, 9, 12, 13, 0, 1), (1,): (10, 11, 14, 15, 2, 3)},
+        [[_OF_TWO_HEADS, _EMPTY], [_OF_TWO_HEADS] * 2],
     ),
     "decode": Shown(
         ["k_cache"],
@@ -341,12 +333,7 @@ SHOWN = {
         "Two sequences, two query heads for a KV head. Programs (sequence, query head): two load "
         "each key.",
         _TWO_PAGES,
-        {
-            (0, 0): _PAGE_0,
-            (0, 1): _PAGE_0,
-            (1, 0): _FILLED_OF_PAGE_1,
-            (1, 1): _FILLED_OF_PAGE_1,
-        },
+        lambda b: [(b, 0), (b, 1)],
     ),
     "grouped": Shown(
         ["k_cache"],
@@ -354,7 +341,7 @@ SHOWN = {
         "Two sequences, two query heads for a KV head. Programs (sequence, KV head): one loads "
         "each key.",
         _TWO_PAGES,
-        {(0, 0): _PAGE_0, (1, 0): _FILLED_OF_PAGE_1},
+        lambda b: [(b, 0)],
     ),
     "split": Shown(
         ["k_cache"],
@@ -362,7 +349,7 @@ SHOWN = {
         "One sequence of seven tokens in two splits. Programs (sequence, KV head, split): each "
         "loads its share.",
         _TWO_PAGES,
-        {(0, 0, 0): _PAGE_0, (0, 0, 1): _FILLED_OF_PAGE_1},
+        lambda split: [(0, 0, split)],
     ),
 }
 
@@ -389,7 +376,8 @@ def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
     if loaded:
         headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
     elif not loads.stopped:
-        items += _solved_case(name)
+        items += [title("A smaller case, solved", above=0), note(shown.text)]
+        items.append(_cells(name, *solved(name), 0))
     explained = (
         f"colour: {shown.color}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"
@@ -397,16 +385,15 @@ def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
     return page(headline, note(loads.stopped or explained), *items)
 
 
-def _solved_case(name: str) -> list[Item]:
-    """Return what a right kernel loads in a case smaller than the puzzle's."""
+def solved(name: str) -> tuple[torch.Tensor, list[Access]]:
+    """Return a case smaller than the puzzle's, and what a right kernel loads there."""
     shown = SHOWN[name]
-    x = torch.full(shown.shape, torch.nan)
+    numbers = torch.tensor(shown.loads, dtype=torch.float32)
     accesses = []
-    for program, elements in shown.loads.items():
-        x.view(-1)[list(elements)] = 0
-        accesses.append(Access(program, 0, np.array(elements)))
-    cells = _cells(name, x, accesses, 0)
-    return [title("A smaller case, solved", above=0), note(shown.text), cells]
+    for element in numbers.flatten().isfinite().nonzero().flatten():
+        for program in shown.programs(int(numbers.flatten()[element])):
+            accesses.append(Access(program, 0, element.numpy()))
+    return numbers, accesses
 
 
 def _show_loads(name: str, answer: Any) -> Explorer:

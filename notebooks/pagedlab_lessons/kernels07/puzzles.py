@@ -105,14 +105,13 @@ class Puzzle(NamedTuple):
             return answer[grid](*given.values(), **options)
         out, *rest = given.values()
         logs = out.new_empty(*out.shape[:2], splits, dtype=torch.float32)
-        parts = out  # with one split its part is the answer, and nothing is left to merge
-        if splits > 1:
-            parts = out.new_empty(*logs.shape, given["DIM"], dtype=torch.float32)
-        made = answer["my_split"][(*grid, splits)](parts, logs, *rest, **options)
-        if splits > 1:
-            rows = len(given["q"]) * given["q"].shape[1]
-            room = 1 << (splits - 1).bit_length()
-            answer["my_merge"][(rows,)](out, parts, logs, splits, given["DIM"], room)
+        split = answer["my_split"][(*grid, splits)]
+        if splits == 1:  # its part is the answer, and nothing is left to merge
+            return split(out, logs, *rest, **options)
+        parts = out.new_empty(*logs.shape, given["DIM"], dtype=torch.float32)
+        made = split(parts, logs, *rest, **options)
+        merge = answer["my_merge"][(logs[..., 0].numel(),)]
+        merge(out, parts, logs, splits, given["DIM"], rows_of(splits, 1))
         return made
 
 
@@ -231,11 +230,11 @@ def _grouped(**case: Any) -> Given:
     return given | {"ROWS": rows_of(given["GROUP"])}
 
 
-def rows_of(group: int, least: int = 16) -> int:
-    """Rows of a tile that holds the query heads of a group: a power of two, and the tensor core's
-    16 at least.
+def rows_of(count: int, least: int = 16) -> int:
+    """Rows of a tile for so many heads or splits: a power of two, and the tensor core's 16 at
+    least.
     """
-    return max(least, 1 << (group - 1).bit_length())
+    return max(least, 1 << (count - 1).bit_length())
 
 
 def _attended(

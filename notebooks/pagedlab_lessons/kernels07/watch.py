@@ -5,7 +5,7 @@ Each of the kernel's tensors has a margin, so an access outside of it is noticed
     memory = Memory()
     given = memory.put_all(given)               # the same numbers, watched
     memory.run(lambda: kernel[grid](*given.values()))
-    memory.loads["k"], memory.stores["out"]     # program by program, element by element
+    memory.of["load", "k"]                      # program by program, element by element
 
 In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
 one that is no tensor's stops the kernel first. Where kernels are compiled, what is `interpreted`
@@ -21,8 +21,8 @@ import linecache
 import os
 import sys
 import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
@@ -42,6 +42,7 @@ from pagedlab_lessons.kernels07.speeds import RUNGS
 
 _Result = TypeVar("_Result")
 MARGIN = 4096  # elements on either side of a tensor
+WORKSHOP = "workshop"  # the module of kernels that are defined from text
 
 
 @dataclass(eq=False)
@@ -52,11 +53,10 @@ class Outside(BaseException):
 
     Args:
         verb: "load" or "store".
-        name: of the nearest tensor, or of the one whose offset is cut.
+        name: of the nearest tensor.
         size: of the nearest tensor.
         element: that would be loaded or stored.
         program: that does it.
-        is_cut: whether the offset of an element has lost its upper bits.
     """
 
     verb: str
@@ -64,23 +64,28 @@ class Outside(BaseException):
     size: int
     element: int
     program: Program
-    is_cut: bool
 
     def __str__(self) -> str:
         return f"program {self.program} {self.verb}s {self.where} of {self.name}"
 
     @property
     def where(self) -> str:
-        is_near = abs(self.element) < 1 << 20 and not self.is_cut
+        is_near = abs(self.element) < 1 << 20
         return f"element {self.element}" if is_near else "an address far away"
 
 
-class Memory:
-    """Tensors of a launch. An access to other memory stops the kernel."""
+class Memory(TorchFunctionMode):
+    """Tensors of a launch. An access to other memory stops the kernel.
+
+    New tensors are watched too. Floats of `torch.empty` and its kin are NaN, so that an element
+    without a store is seen.
+    """
 
     def __init__(self) -> None:
-        self.loads: defaultdict[str, list[Access]] = defaultdict(list)
-        self.stores: defaultdict[str, list[Access]] = defaultdict(list)
+        super().__init__()
+        self.names: Iterator[str] = iter(())  # of the first new tensors
+        # by "load" or "store", and the name of the tensor
+        self.of: defaultdict[tuple[str, str], list[Access]] = defaultdict(list)
         self.tensors: dict[str, torch.Tensor] = {}
         # of each tensor, element by element: whether nothing has written it
         self.unwritten: dict[str, np.ndarray] = {}
@@ -113,18 +118,10 @@ class Memory:
         }
 
     def run(self, launch: Callable[[], object]) -> None:
-        """Call `launch`, which launches kernels in the interpreter.
-
-        `ValueError` where Triton compiles.
-        """
-        if not INTERPRETED:
-            raise ValueError(
-                "compiled kernels cannot be watched: set TRITON_INTERPRET=1 before Python starts"
-            )
+        """Call `launch`, which launches kernels in the interpreter."""
         from triton.runtime.interpreter import interpreter_builder as builder
 
         load, store = builder.create_masked_load, builder.create_masked_store
-        steps: Counter[tuple[str, str, Program]] = Counter()
 
         def near(verb: str, pointers: Any, mask: Any) -> Any:
             """Note what is loaded or stored; return pointers into the tensors that are here."""
@@ -139,16 +136,14 @@ class Memory:
             elements = offsets[is_touched]
             is_wrong = (elements < 0) | (elements >= len(unwritten))
             if is_wrong.any():
-                cut = self._cut(int(addresses[is_touched][is_wrong][0]))
-                element = int(elements[is_wrong][0])
-                raise Outside(verb, cut or name, len(unwritten), element, program, bool(cut))
+                raise Outside(verb, name, len(unwritten), int(elements[is_wrong][0]), program)
             if verb == "store":
                 unwritten[elements] = False
             elif unwritten[elements].any():
                 self.empty_load = self.empty_load or name
-            kept = self.loads if verb == "load" else self.stores
-            kept[name].append(Access(program, steps[verb, name, program], elements))
-            steps[verb, name, program] += 1
+            earlier = self.of[verb, name]
+            step = sum(access.program == program for access in earlier)
+            earlier.append(Access(program, step, elements))
             found = tensor.data_ptr() + offsets * tensor.element_size()
             return type(pointers)(found.astype(np.uint64), pointers.dtype)
 
@@ -160,6 +155,7 @@ class Memory:
 
         # On the instance, in front of the methods; accesses without a mask come this way too.
         with (
+            self,
             np.errstate(all="ignore"),  # infinities and NaN are the kernel's business
             patch.object(builder, "create_masked_load", noted_load),
             patch.object(builder, "create_masked_store", noted_store),
@@ -182,31 +178,6 @@ class Memory:
 
         return min(self.tensors, key=distance)
 
-    def _cut(self, address: int) -> str:
-        """Return the far tensor that this is in, but for the upper bits of the offset."""
-        for name, far in self._far.items():
-            tensor = self.tensors[name]
-            offset = (address - tensor.data_ptr()) // tensor.element_size()
-            if far and (offset - far) % (1 << 32) < tensor.numel():
-                return name
-        return ""
-
-
-class Allocations(TorchFunctionMode):
-    """While this is active, new tensors are watched too: `with Allocations(memory): launch()`.
-
-    Floats of `torch.empty` and its kin are NaN, so that an element without a store is seen.
-
-    Args:
-        memory: watches the tensors.
-        names: of the first ones.
-    """
-
-    def __init__(self, memory: Memory, *names: str) -> None:
-        super().__init__()
-        self.memory = memory
-        self.names = iter(names)
-
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -215,13 +186,13 @@ class Allocations(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not isinstance(made, torch.Tensor) or not made.numel():
             return made
-        storages = {x.untyped_storage().data_ptr() for x in self.memory.tensors.values()}
+        storages = {x.untyped_storage().data_ptr() for x in self.tensors.values()}
         if made.untyped_storage().data_ptr() in storages:
             return made  # a view of a watched tensor, or the tensor itself
         if "empty" in name and made.is_floating_point():
             made.fill_(torch.nan)
         label = next(self.names, f"tensor {len(storages)} (torch.{name})")
-        return self.memory.put(label, made)
+        return self.put(label, made)
 
 
 # Kernels as text ----------------------------------------------------------------------------------
@@ -232,8 +203,8 @@ def define(source: str) -> dict[str, Any]:
 
     Triton finds the text as it would in a file.
     """
-    names: dict[str, Any] = {"__name__": "workshop"}
-    file = f"<workshop {len(linecache.cache)}>"
+    names: dict[str, Any] = {"__name__": WORKSHOP}
+    file = f"<{WORKSHOP} {len(linecache.cache)}>"
     text = f"import triton\nimport triton.language as tl\n{source}"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     exec(compile(text, file, "exec"), names)  # noqa: S102 - the reader's own kernel, or ours
@@ -251,19 +222,17 @@ def source_of(kernel: Any) -> str:
         parts[function.__name__] = textwrap.dedent(inspect.getsource(function))
         for name in function.__code__.co_names:
             used = function.__globals__.get(name)
-            used = getattr(used, "value", used)  # of a constexpr
-            function_of: Any = getattr(used, "fn", used)
-            module = function_of.__module__ if inspect.isfunction(function_of) else ""
+            used = getattr(used, "fn", getattr(used, "value", used))  # of a kernel, of a constexpr
             if name in parts:
                 continue
             if inspect.ismodule(used):
                 parts[name] = f"import {used.__name__} as {name}"
-            elif module.startswith("pagedlab."):
-                parts[name] = f"from {module} import {function_of.__name__} as {name}"
-            elif module and not module.startswith("triton."):
-                add(used)
             elif isinstance(used, (bool, int, float)):
                 parts[name] = f"{name} = tl.constexpr({used!r})"
+            elif inspect.isfunction(used) and used.__module__ not in ("__main__", WORKSHOP):
+                parts[name] = f"from {used.__module__} import {used.__name__} as {name}"
+            elif inspect.isfunction(used):
+                add(used)
 
     add(kernel)
     return "\n".join(parts.values())
@@ -322,13 +291,13 @@ def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
     given = memory.put_all(given)
     stopped = ""
     try:
-        with Allocations(memory):
-            memory.run(lambda: launch(*given.values()))
+        memory.run(lambda: launch(*given.values()))
     except Outside as error:
         stopped = f"Stopped: {error}."
     except Exception as error:  # from the reader's kernel
         stopped = f"Stopped: {error.__cause__ or error}"
-    return Loads(given, dict(memory.loads), stopped)
+    loads = {name: found for (verb, name), found in memory.of.items() if verb == "load"}
+    return Loads(given, loads, stopped)
 
 
 @interpreted
