@@ -5,6 +5,7 @@ victim, a queue without starvation.
 requests.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, permutations, product
@@ -14,7 +15,7 @@ from typing import Any
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
+from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab_lessons.checks.protocol import (
     Trial,
     Wrong,
@@ -53,14 +54,8 @@ class ToyEngine:
         self.model = SimpleNamespace(name="")
         self._ids = count()
         self._callbacks = Callbacks()
-
-    def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step; call what is returned to stop."""
-        return self._callbacks.subscribe(callback)
-
-    def on_forward(self, callback: Callable[[Plan, Any], None]) -> Callable[[], None]:
-        """Return a function that does nothing: no forward pass ever runs."""
-        return lambda: None
+        self.on_step = self._callbacks.subscribe  # calls a function after every step
+        self.on_forward = Callbacks().subscribe  # calls none: no forward pass ever runs
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of tokens: token i is the word "i"."""
@@ -68,10 +63,14 @@ class ToyEngine:
 
     def add(self, prompt: int, new: int) -> Sequence:
         """Queue a sequence with these numbers of prompt tokens and of new ones."""
-        table = BlockTable(self.pool)
-        params = SamplingParams(max_tokens=new)
-        ids = list(range(prompt))
-        sequence = Sequence(next(self._ids), table, ids, prompt, params, max_tokens=new)
+        sequence = Sequence(
+            next(self._ids),
+            BlockTable(self.pool),
+            list(range(prompt)),
+            prompt,
+            SamplingParams(max_tokens=new),
+            max_tokens=new,
+        )
         self.scheduler.check(sequence)
         self.scheduler.add(sequence)
         return sequence
@@ -105,6 +104,7 @@ class Continuous(Scheduler):
     def schedule(self) -> Plan:
         """Plan the next step."""
         self.plan = Plan()
+        self.budget = sys.maxsize
         while (
             self.waiting
             and len(self.running) < self.max_sequences
@@ -112,10 +112,7 @@ class Continuous(Scheduler):
         ):
             self.running.append(self.waiting.popleft())
         for sequence in self.running:
-            start = sequence.table.num_tokens
-            stop = len(sequence.token_ids)
-            sequence.table.append(stop - start)
-            self.plan.chunks.append(Chunk(sequence, start, stop))
+            self.give_slots(sequence)
         return self.plan
 
 

@@ -33,11 +33,6 @@ def arrivals(rate: float, uniforms: Sequence[float]) -> list[float]:
     return times
 
 
-def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    return times[0] - began, max(gaps, default=0.0)
-
-
 @compared(
     "Right: both are what the client sees. The time in the queue is a part of the first, and the "
     "longest wait\nbetween two tokens is the second.",
@@ -51,7 +46,7 @@ def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
     ],
     mistakes={
         "You started the clock at admission: the client does not know it.": (
-            lambda _, admitted, times: _latencies(admitted, times)
+            lambda _, admitted, times: latencies(admitted, admitted, times)
         ),
     },
 )
@@ -63,7 +58,8 @@ def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[
         admitted: when the engine began to work on it.
         times: when the client received each token, in order.
     """
-    return _latencies(arrived, times)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return times[0] - arrived, max(gaps, default=0.0)
 
 
 @compared(

@@ -145,10 +145,9 @@ def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
     joined: list[Region] = []
     for start, size in regions:
         if joined and sum(joined[-1]) == start:
-            first = joined.pop()
-            joined.append(Region(first.start, first.size + size))
-        else:
-            joined.append(Region(start, size))
+            start, before = joined.pop()
+            size += before
+        joined.append(Region(start, size))
     look = Look(sequence_color(key))
     length = sum(region.size for region in joined)
     say = (

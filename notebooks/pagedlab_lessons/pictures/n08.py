@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
-from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
+from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
 from pagedlab_lessons.drawing import (
     CARD,
     INK,
@@ -29,7 +29,7 @@ from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
 
 ROW = 40.0  # pixels a chat
 PADDING = Look(NEUTRAL, "//", is_pale=True)
-STORED = Look(SEQUENCE_COLORS[0])
+STORED = Look(sequence_color(0))
 LOOKS_OF_ROWS = [
     (STORED, "full colour: holds a token"),
     (PADDING, "padding"),
@@ -72,7 +72,7 @@ def rectangle(
     ends = {name: span.end for name, span in steps_of(run).items()}
     chats = []
     for row, (name, sequence) in enumerate(run[step].items()):
-        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
+        look = Look(sequence_color(row))
         chats.append(Chat(name, sequence, _short(questions[row]), ends[name], look))
     longest = max(chat.sequence.prompt for chat in chats)
     columns = longest + step - 1
