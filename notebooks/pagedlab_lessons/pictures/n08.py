@@ -170,11 +170,12 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
         wrote = tail(answer, space.pick(70, 44))
         width = size * space.width / widest - 2
         drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
-        if chat.end > step:
-            return _row(space, chat.name, say, wrote, INK, drawn)
-        ended = f"ended with step {chat.end}; its blocks are free"
-        drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
-        return _row(space, chat.name, say, wrote, SOFT, drawn)
+        ink = INK
+        if chat.end <= step:
+            ink = SOFT
+            ended = f"ended with step {chat.end}; its blocks are free"
+            drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
+        return _row(space, chat.name, say, wrote, ink, drawn)
 
     return draw
 

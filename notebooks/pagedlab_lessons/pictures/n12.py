@@ -131,12 +131,13 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
 
 def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
     """What the slots hold: what was known, and the draft."""
-    kinds = len(check.drafted) * ["drafted"]
-    if is_after:
-        kinds = [*check.accepted * ["new"], *(len(kinds) - check.accepted) * ["rejected"]]
-    known = [Word(plain(word)) for word in words[: check.position]]
-    draft = zip(check.drafted, kinds, strict=True)
-    return [*known, *(Word(plain(word), kind) for word, kind in draft)]
+    shown = [Word(plain(word)) for word in words[: check.position]]
+    for i, word in enumerate(check.drafted):
+        kind = "drafted"
+        if is_after:
+            kind = "new" if i < check.accepted else "rejected"
+        shown.append(Word(plain(word), kind))
+    return shown
 
 
 def _result(check: Check, own: str) -> str:
