@@ -236,11 +236,12 @@ def _compare_tables(
         for ours, theirs in zip(right[name].block_ids, mine[name].block_ids, strict=False):
             if theirs not in renamed.values():
                 renamed.setdefault(ours, theirs)
-    wanted, have = [], []
-    for name in tables:
-        blocks = [renamed.get(block_id, "new") for block_id in right[name].block_ids]
-        wanted.append(f"{name} {blocks} {right[name].num_tokens} tokens")
-        have.append(f"{name} {list(mine[name].block_ids)} {mine[name].num_tokens} tokens")
+    wanted = [
+        f"{name} {[renamed.get(block_id, 'new') for block_id in right[name].block_ids]} "
+        f"{right[name].num_tokens} tokens"
+        for name in tables
+    ]
+    have = [f"{name} {[*mine[name].block_ids]} {mine[name].num_tokens} tokens" for name in tables]
     got = "  ".join(have)
     agree("  ".join(wanted), got, f"{when}: the tables differ.")
     try:

@@ -198,14 +198,6 @@ def _checked(plan: Any) -> Plan:
     return plan
 
 
-def _computed(plan: Plan) -> list[str]:
-    return sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
-
-
-def _admitted(plan: Plan) -> list[str]:
-    return [sequence.name for sequence in plan.admitted]
-
-
 @exercise
 def schedule(answer: type[Scheduler]) -> str:
     """A Scheduler with schedule(self): continuous batching while enough blocks are free.
@@ -216,7 +208,15 @@ def schedule(answer: type[Scheduler]) -> str:
     if answer.schedule is Scheduler.schedule:
         raise Wrong("Your class inherits schedule. Write it.", "def schedule(self)", "none")
     message = "The last step computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0."
-    trial = partial(engine_trial, answer, Continuous, _computed, message)
+    trial = partial(
+        engine_trial,
+        answer,
+        Continuous,
+        lambda plan: sorted(
+            f"{each.sequence.name}[{each.start}:{each.stop}]" for each in plan.chunks
+        ),
+        message,
+    )
     # Blocks are short in the first, places in the second.
     search([partial(trial, 10, 3), partial(trial, 40, 2)])
     return (
@@ -235,7 +235,13 @@ def patient(answer: type[Scheduler]) -> str:
         "The last step admits other requests. The first in the queue is passed "
         f"{PATIENCE} times at most, and only if it does not fit."
     )
-    trial = partial(engine_trial, answer, Patient, _admitted, message)
+    trial = partial(
+        engine_trial,
+        answer,
+        Patient,
+        lambda plan: [sequence.name for sequence in plan.admitted],
+        message,
+    )
     search([partial(trial, 10), partial(trial, 16)])
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
