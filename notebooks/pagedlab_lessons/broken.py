@@ -7,7 +7,7 @@ Each differs from `BlockPool` or `BlockTable` in the few lines shown, and works 
 
 from __future__ import annotations
 
-from pagedlab.blocks import BlockCopy, BlockPool, BlockTable, OutOfBlocks, Pool
+from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks, Pool
 
 # Pools --------------------------------------------------------------------------------------------
 
@@ -95,11 +95,8 @@ POOLS = {"A": LosesBlocks, "B": HandsOutInTurn, "C": CountsBeforeItLooks}
 class NeverCopies(BlockTable):
     """Shares on `fork`, and writes into shared blocks: copy-on-write without the copy."""
 
-    def append(self, n: int = 1) -> list[BlockCopy]:
-        fresh = -(-(self.num_tokens + n) // self.pool.block_size) - len(self.block_ids)
-        self.block_ids += [self.pool.allocate() for _ in range(fresh)]
-        self.num_tokens += n
-        return []
+    def must_copy(self, n: int) -> bool:
+        return False
 
 
 class CountsForks(BlockTable):

@@ -100,25 +100,30 @@ def pool_trial(
         if mistakes or 0 in counts:
             operations.insert(0, f"{ascii_lowercase[len(held)]} = pool.allocate()")
         operation = yield operations
-        if operation.endswith("allocate()"):
-            free = [block_id for block_id, count in enumerate(counts) if count == 0]
-            error: type[Exception] | None = None if free else OutOfBlocks
-            value = _carry_out(operation, names, error)
-            if free:
-                if type(value) is not int or value not in free:
-                    message = f"After {operation}: allocate must hand out a free block."
-                    raise Wrong(message, f"one of {free}", repr(value))
-                held[operation[0]] = value
-                counts[value] = 1
-        else:
-            verb, name = operation.removeprefix("pool.").rstrip(")").split("(")
-            error = None if name in held and counts[held[name]] else ValueError
-            value = _carry_out(operation, names, error)
-            if not error:
-                counts[held[name]] += 1 if verb == "share" else -1
-            if verb == "share" and not error:
-                agree(held[name], value, f"After {operation}: share must return the block's id.")
+        allocates = operation.endswith("allocate()")
+        name = operation[0 if allocates else -2]  # of the block: one letter
+        free = [block_id for block_id, count in enumerate(counts) if count == 0]
+        error: type[Exception] | None = None
+        if allocates and not free:
+            error = OutOfBlocks
+        elif not allocates and not (name in held and counts[held[name]]):
+            error = ValueError
+        value = _carry_out(operation, names, error)
         when = _after(operation, error)
+        if error:
+            continue
+        if allocates:
+            if type(value) is not int or value not in free:
+                raise Wrong(
+                    f"{when}: allocate must hand out a free block.", f"one of {free}", repr(value)
+                )
+            held[name] = value
+            counts[value] = 1
+        elif "share" in operation:
+            counts[held[name]] += 1
+            agree(held[name], value, f"{when}: share must return the block's id.")
+        else:
+            counts[held[name]] -= 1
 
 
 def _state_of(pool: Any, num_blocks: int) -> str:
@@ -223,11 +228,12 @@ def _compare_tables(
         for ours, theirs in zip(right[name].block_ids, mine[name].block_ids, strict=False):
             if theirs not in renamed.values():
                 renamed.setdefault(ours, theirs)
-    wanted, have = [], []
-    for name in tables:
-        blocks = [renamed.get(block_id, "new") for block_id in right[name].block_ids]
-        wanted.append(f"{name} {blocks} {right[name].num_tokens} tokens")
-        have.append(f"{name} {list(mine[name].block_ids)} {mine[name].num_tokens} tokens")
+    wanted = [
+        f"{name} {[renamed.get(block_id, 'new') for block_id in right[name].block_ids]} "
+        f"{right[name].num_tokens} tokens"
+        for name in tables
+    ]
+    have = [f"{name} {[*mine[name].block_ids]} {mine[name].num_tokens} tokens" for name in tables]
     got = "  ".join(have)
     agree("  ".join(wanted), got, f"{when}: the tables differ.")
     try:
@@ -301,18 +307,16 @@ def broken_pools(answer: dict[str, str]) -> str:
         given = named.get(pool)
         if given not in INVARIANTS:
             raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
-        if given != invariant:
-            _show_broken_pool(pool)
+        if given == invariant:
+            continue
+        # The class gets a name that does not say what is wrong with it.
+        anonymous = type(f'POOLS["{pool}"]', (POOLS[pool],), {})
+        try:
+            search([partial(pool_trial, anonymous)])
+        except Wrong as found:
+            found.message = (
+                f"Pool {pool}: another name says better what is wrong. Watch it beside a right "
+                f"pool. {found.message}"
+            )
+            raise
     return "A loses blocks, B hands out a block that is in use, C increments before it validates."
-
-
-def _show_broken_pool(pool: str) -> None:
-    """Raise `Wrong` with the shortest sequence of operations on which a pool goes wrong."""
-    # The class gets a name that does not say what is wrong with it.
-    anonymous = type(f'POOLS["{pool}"]', (POOLS[pool],), {})
-    try:
-        search([partial(pool_trial, anonymous)])
-    except Wrong as found:
-        why = f"Pool {pool}: another name says better what is wrong. Watch it beside a right pool."
-        found.message = f"{why} {found.message}"
-        raise

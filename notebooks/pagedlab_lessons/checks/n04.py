@@ -4,7 +4,7 @@ import random
 from functools import partial
 from typing import Any
 
-from pagedlab.blocks import BlockPool, BlockTable, blocks_for
+from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.prefix import PrefixCache
 from pagedlab_lessons.checks.n02 import family
 from pagedlab_lessons.checks.protocol import (
@@ -38,26 +38,18 @@ def beams_trial(answer: Function, width: int, block_size: int, prompt: int) -> T
         parents = choices[(yield list(choices))]
         for table in tables:
             table.append(1)
-        tables = _reordered(answer, pool, tables, parents)
-
-
-def _reordered(
-    answer: Function, pool: BlockPool, tables: list[BlockTable], parents: list[int]
-) -> list[BlockTable]:
-    """Return the new tables, if they are right."""
-    expected = [(list(tables[i].block_ids), tables[i].num_tokens) for i in parents]
-    new = answer(list(tables), list(parents))
-    if not isinstance(new, list) or not all(isinstance(table, BlockTable) for table in new):
-        message = "Return a list of block tables, one for each parent."
-        raise Wrong(message, f"{len(parents)} tables", repr(new)[:80])
-    got = [(table.block_ids, table.num_tokens) for table in new]
-    agree(expected, got, "The new beams do not hold their parents' blocks.")
-    message = "Two beams are one and the same table: what one appends, the other has too."
-    agree(len(new), len(set(map(id, new))), message)
-    message = "The counts do not match the new beams."
-    with trying(message=message, expected="a count for each table that lists it"):
-        pool.check(new)
-    return new
+        expected = [(list(tables[i].block_ids), tables[i].num_tokens) for i in parents]
+        tables = answer(list(tables), list(parents))
+        if not isinstance(tables, list) or not all(isinstance(each, BlockTable) for each in tables):
+            message = "Return a list of block tables, one for each parent."
+            raise Wrong(message, f"{width} tables", repr(tables)[:80])
+        got = [(table.block_ids, table.num_tokens) for table in tables]
+        agree(expected, got, "The new beams do not hold their parents' blocks.")
+        message = "Two beams are one and the same table: what one appends, the other has too."
+        agree(len(tables), len(set(map(id, tables))), message)
+        message = "The counts do not match the new beams."
+        with trying(message=message, expected="a count for each table that lists it"):
+            pool.check(tables)
 
 
 @exercise

@@ -100,9 +100,9 @@ class Served:
         Raises:
             Wrong: If the cache returns foreign KV or breaks another rule.
         """
-        computed = [self._compute(list(prompt), salt) for prompt in prompts]
+        computed = [self._compute(prompt, salt) for prompt in prompts]
         for prompt, (table, _) in zip(prompts, computed, strict=True):
-            self._register(table, list(prompt), salt)
+            self._register(table, prompt, salt)
         for table, _ in computed:
             table.free()
         message = "Once every table is freed, no block may be in use."
@@ -112,7 +112,7 @@ class Served:
 
     together = serve  # the name for several
 
-    def _compute(self, token_ids: list[int], salt: str | None) -> tuple[BlockTable, int]:
+    def _compute(self, token_ids: Sequence[int], salt: str | None) -> tuple[BlockTable, int]:
         """Match a prompt and compute what is missing; all blocks found must be the prompt's own.
 
         Returns:
@@ -134,7 +134,7 @@ class Served:
         self.memory |= zip(table.block_ids, contents, strict=True)
         return table, found
 
-    def _register(self, table: BlockTable, token_ids: list[int], salt: str | None) -> None:
+    def _register(self, table: BlockTable, token_ids: Sequence[int], salt: str | None) -> None:
         """Register a prompt.
 
         Afterwards all its full blocks must be found, and known names must be those of the same
@@ -151,7 +151,7 @@ class Served:
         message = "A longer prompt must find every full block that was just registered."
         agree(len(token_ids) // self.pool.block_size, len(after), message)
 
-    def _found(self, token_ids: list[int], salt: str | None) -> list[int]:
+    def _found(self, token_ids: Sequence[int], salt: str | None) -> list[int]:
         """Return the blocks that a prompt with one more token finds now."""
         table = self.cache.match([*token_ids, 0], salt=salt)
         block_ids = list(table.block_ids)

@@ -12,7 +12,6 @@ too; the notebook uses them until the reader's own pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 from math import inf
 from typing import Any
@@ -89,25 +88,22 @@ def largest_tensor(function: Function, *args: Any) -> tuple[Any, int]:
     Returns:
         The value that the function returns, and the number of elements of the largest tensor.
     """
-    with _Allocations(args) as allocations:
+    with _Allocations() as allocations:
         result = function(*args)
     return result, allocations.largest
 
 
 class _Allocations(TorchDispatchMode):
-    """Notes the largest tensor that torch allocates; views and the arguments do not count."""
+    """Notes the largest tensor that torch allocates; views do not count."""
 
-    def __init__(self, args: Sequence[Any]) -> None:
-        super().__init__()
-        self.largest = 0
-        self._given = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
+    largest = 0
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
         # A view, also an expanded one, has the storage of the tensor that it shows.
-        if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in self._given:
-            elements = made.untyped_storage().nbytes() // made.element_size()
-            self.largest = max(self.largest, elements)
+        storages = {x.untyped_storage().data_ptr() for x in args if isinstance(x, Tensor)}
+        if isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in storages:
+            self.largest = max(self.largest, made.numel())
         return made
 
 

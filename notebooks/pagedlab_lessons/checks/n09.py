@@ -5,6 +5,7 @@ victim, a queue without starvation.
 requests.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, permutations, product
@@ -14,7 +15,7 @@ from typing import Any
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
-from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
+from pagedlab.scheduler import Plan, Scheduler, Sequence
 from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search
 
 PATIENCE = 3  # how often the first in the queue may be passed
@@ -46,14 +47,8 @@ class ToyEngine:
         self.model = SimpleNamespace(name="")
         self._ids = count()
         self._callbacks = Callbacks()
-
-    def on_step(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after every step; call what is returned to stop."""
-        return self._callbacks.subscribe(callback)
-
-    def on_forward(self, callback: Callable[[Plan, Any], None]) -> Callable[[], None]:
-        """Return a function that does nothing: no forward pass ever runs."""
-        return lambda: None
+        self.on_step = self._callbacks.subscribe  # calls a function after every step
+        self.on_forward = Callbacks().subscribe  # calls none: no forward pass ever runs
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of tokens: token i is the word "i"."""
@@ -61,10 +56,14 @@ class ToyEngine:
 
     def add(self, prompt: int, new: int) -> Sequence:
         """Queue a sequence with these numbers of prompt tokens and of new ones."""
-        table = BlockTable(self.pool)
-        params = SamplingParams(max_tokens=new)
-        ids = list(range(prompt))
-        sequence = Sequence(next(self._ids), table, ids, prompt, params, max_tokens=new)
+        sequence = Sequence(
+            next(self._ids),
+            BlockTable(self.pool),
+            list(range(prompt)),
+            prompt,
+            SamplingParams(max_tokens=new),
+            max_tokens=new,
+        )
         self.scheduler.check(sequence)
         self.scheduler.add(sequence)
         return sequence
@@ -98,6 +97,7 @@ class Continuous(Scheduler):
     def schedule(self) -> Plan:
         """Plan the next step."""
         self.plan = Plan()
+        self.budget = sys.maxsize
         while (
             self.waiting
             and len(self.running) < self.max_sequences
@@ -105,10 +105,7 @@ class Continuous(Scheduler):
         ):
             self.running.append(self.waiting.popleft())
         for sequence in self.running:
-            start = sequence.table.num_tokens
-            stop = len(sequence.token_ids)
-            sequence.table.append(stop - start)
-            self.plan.chunks.append(Chunk(sequence, start, stop))
+            self.give_slots(sequence)
         return self.plan
 
 
@@ -194,14 +191,6 @@ def _checked(plan: Any) -> Plan:
     return plan
 
 
-def _computed(plan: Plan) -> list[str]:
-    return sorted(f"{chunk.sequence.name}[{chunk.start}:{chunk.stop}]" for chunk in plan.chunks)
-
-
-def _admitted(plan: Plan) -> list[str]:
-    return [sequence.name for sequence in plan.admitted]
-
-
 @exercise
 def schedule(answer: type[Scheduler]) -> str:
     """A Scheduler with schedule(self): continuous batching while enough blocks are free.
@@ -212,7 +201,15 @@ def schedule(answer: type[Scheduler]) -> str:
     if answer.schedule is Scheduler.schedule:
         raise Wrong("Your class inherits schedule. Write it.", "def schedule(self)", "none")
     message = "The last step computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0."
-    trial = partial(engine_trial, answer, Continuous, _computed, message)
+    trial = partial(
+        engine_trial,
+        answer,
+        Continuous,
+        lambda plan: sorted(
+            f"{each.sequence.name}[{each.start}:{each.stop}]" for each in plan.chunks
+        ),
+        message,
+    )
     # Blocks are short in the first, places in the second.
     search([partial(trial, 10, 3), partial(trial, 40, 2)])
     return (
@@ -231,7 +228,13 @@ def patient(answer: type[Scheduler]) -> str:
         "The last step admits other requests. The first in the queue is passed "
         f"{PATIENCE} times at most, and only if it does not fit."
     )
-    trial = partial(engine_trial, answer, Patient, _admitted, message)
+    trial = partial(
+        engine_trial,
+        answer,
+        Patient,
+        lambda plan: [sequence.name for sequence in plan.admitted],
+        message,
+    )
     search([partial(trial, 10), partial(trial, 16)])
     return (
         "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "

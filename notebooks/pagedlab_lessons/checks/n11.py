@@ -10,11 +10,6 @@ from pagedlab.recipes.ranks.shards import ring_bytes
 from pagedlab_lessons.checks.protocol import Function, agree, compared, normal, shape
 
 
-def _mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Return the output of an MLP, or of a rank's part of one."""
-    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-
 def _sum_of_parts(part: Function, hidden: int, width: int, size: int) -> Tensor:
     """Return the sum over the ranks of the outputs of their parts, for one token."""
     randn = normal()
@@ -27,7 +22,8 @@ def _sum_of_parts(part: Function, hidden: int, width: int, size: int) -> Tensor:
         parts = list(part(gate.clone(), up.clone(), down.clone(), rank, size))
         message = f"A rank holds one part in {size} of each weight: the shapes of gate, up, down."
         agree([[each, hidden], [each, hidden], [hidden, each]], shape(parts), message)
-        total += _mlp(x, *parts)
+        my_gate, my_up, my_down = parts
+        total += (silu(x @ my_gate.T) * (x @ my_up.T)) @ my_down.T
     return total
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import combinations, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
 
 from pagedlab_lessons.checks.protocol import compared
 from pagedlab_lessons.measuring import OURS, Compared, Run
@@ -25,20 +25,23 @@ def arrivals(rate: float, uniforms: Sequence[float]) -> list[float]:
         uniforms: a random number from 0 up to 1 for each request; u makes a gap of
             -log(1 - u) / rate seconds.
     """
-    times = []
-    now = 0.0
-    for u in uniforms:
-        now += -math.log(1 - u) / rate
-        times.append(now)
-    return times
+    gaps = (-math.log(1 - u) / rate for u in uniforms)
+    return list(accumulate(gaps, initial=0.0))[1:]
 
 
-def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
+def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[float, float]:
+    """The time to first token and the longest gap between two tokens, in seconds.
+
+    Args:
+        arrived: when the client sent the request.
+        admitted: when the engine began to work on it.
+        times: when the client received each token, in order.
+    """
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    return times[0] - began, max(gaps, default=0.0)
+    return times[0] - arrived, max(gaps, default=0.0)
 
 
-@compared(
+compared(
     "Right: both are what the client sees. The time in the queue is a part of the first, and the "
     "longest wait\nbetween two tokens is the second.",
     [
@@ -51,19 +54,10 @@ def _latencies(began: float, times: Sequence[float]) -> tuple[float, float]:
     ],
     mistakes={
         "You started the clock at admission: the client does not know it.": (
-            lambda _, admitted, times: _latencies(admitted, times)
+            lambda _, admitted, times: latencies(admitted, admitted, times)
         ),
     },
-)
-def latencies(arrived: float, admitted: float, times: Sequence[float]) -> tuple[float, float]:
-    """The time to first token and the longest gap between two tokens, in seconds.
-
-    Args:
-        arrived: when the client sent the request.
-        admitted: when the engine began to work on it.
-        times: when the client received each token, in order.
-    """
-    return _latencies(arrived, times)
+)(latencies)
 
 
 @compared(

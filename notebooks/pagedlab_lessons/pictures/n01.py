@@ -1,6 +1,7 @@
 """Notebook 01's pictures: the slots that users hold, and a small memory step by step."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -95,7 +96,11 @@ def taken_places(
         allocator: of an empty memory.
         row: slots in a row of the picture.
     """
-    admitted = _admit(requests, allocator)
+    admitted = 0
+    with suppress(OutOfMemory, OutOfBlocks):  # which one depends on the allocator
+        for request in requests:
+            allocator.admit(admitted, Request(*request))
+            admitted += 1
     num_slots = allocator.num_slots
     taken = num_slots - allocator.num_free
     headline = (
@@ -123,32 +128,22 @@ def taken_places(
         return drawn
 
     stored = Look(GRAY)  # no user's
-    looks = [(stored, "holds a token"), (_reserved(stored), "reserved, empty"), (FREE, "nobody's")]
+    looks = [
+        (stored, "holds a token"),
+        (stored._replace(hatch="//", is_pale=True), "reserved, empty"),
+        (FREE, "nobody's"),
+    ]
     return page(headline, Legend(looks), memory, more=reason)
-
-
-def _admit(requests: Sequence[tuple[int, int]], allocator: Contiguous | Paged) -> int:
-    """Admit requests until one is refused; return how many were admitted."""
-    for key, request in enumerate(requests):
-        try:
-            allocator.admit(key, Request(*request))
-        except (OutOfMemory, OutOfBlocks):
-            return key
-    return len(requests)
-
-
-def _reserved(look: Look) -> Look:
-    """Return the look of slots that are reserved, and hold no token."""
-    return Look(look.color, "//", is_pale=True)
 
 
 def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
     """Return the slots of an admitted request; regions that follow one another are one."""
     joined: list[Region] = []
     for start, size in regions:
-        follows = joined and sum(joined[-1]) == start
-        begin = joined.pop().start if follows else start
-        joined.append(Region(begin, start + size - begin))
+        if joined and sum(joined[-1]) == start:
+            start, before = joined.pop()
+            size += before
+        joined.append(Region(start, size))
     look = Look(sequence_color(key))
     length = sum(region.size for region in joined)
     say = (
@@ -157,7 +152,12 @@ def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
     )
     if len(joined) > 1:
         say += f", in {len(joined)} pieces"
-    return Holder(f"user {key + 1}", say, joined, [(prompt, look), (length, _reserved(look))])
+    return Holder(
+        f"user {key + 1}",
+        say,
+        joined,
+        [(prompt, look), (length, look._replace(hatch="//", is_pale=True))],
+    )
 
 
 # A small memory, step by step ---------------------------------------------------------------------

@@ -21,20 +21,24 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         table: of the text.
         left_out: number of further words, which found no free block.
     """
-    size = table.pool.block_size
     pool = table.pool
+    size = pool.block_size
+    empty = size * [Word("", "empty")]
+    words = [Word(text, links=(f"t{at}",), say=_said(table, at)) for at, text in enumerate(texts)]
+    words += empty  # the last block is not full
     text = []
     entries = []
-    memory = [
-        _block_of_others(number, pool.refcount(number), size) for number in range(pool.num_blocks)
-    ]
+    memory = []
+    for number in range(pool.num_blocks):
+        owners = (Owner("another sequence", Look(NEUTRAL)),) if pool.refcount(number) else ()
+        memory.append(Block(number, owners, words=_numbered(empty, number * size)))
     for entry, number in enumerate(table.block_ids):
         owner = owned(ENTRY_COLORS[entry % len(ENTRY_COLORS)])
         positions = range(entry * size, (entry + 1) * size)
-        text.append(Block(None, owner, words=_words(texts, table, positions, positions)))
+        held = words[positions.start : positions.stop]
+        text.append(Block(None, owner, words=_numbered(held, positions.start)))
         entries.append(Block(None, owner, words=(_entry(entry, number, positions, len(texts)),)))
-        slots = range(number * size, (number + 1) * size)
-        memory[number] = Block(number, owner, words=_words(texts, table, positions, slots))
+        memory[number] = Block(number, owner, words=_numbered(held, number * size))
     headline = f"The text, {len(texts)} words by position"
     if left_out:
         headline += f"; {left_out} more find no free block"
@@ -57,18 +61,9 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
     )
 
 
-def _words(
-    texts: Sequence[str], table: BlockTable, positions: range, numbers: range
-) -> tuple[Word, ...]:
-    """Return what the slots of an entry's block hold; `numbers` are shown in them."""
-    words = []
-    for position, number in zip(positions, numbers, strict=True):
-        if position < len(texts):
-            say = _said(table, position)
-            words.append(Word(texts[position], number=number, links=(f"t{position}",), say=say))
-        else:
-            words.append(Word("", "empty", number=number))
-    return tuple(words)
+def _numbered(words: Sequence[Word], first: int) -> tuple[Word, ...]:
+    """Return words with their numbers, from the first one's on."""
+    return tuple(word._replace(number=number) for number, word in enumerate(words, first))
 
 
 def _said(table: BlockTable, position: int) -> str:
@@ -91,10 +86,3 @@ def _entry(entry: int, block: int, positions: range, stop: int) -> Word:
     )
     links = (f"e{entry}", *(f"t{position}" for position in stored))
     return Word(f"block {block}", number=entry, links=links, say=say)
-
-
-def _block_of_others(number: int, references: int, size: int) -> Block:
-    """Return a block that is not the text's: another sequence's, or a free one."""
-    empty = tuple(Word("", "empty", number=number * size + offset) for offset in range(size))
-    owners = (Owner("another sequence", Look(NEUTRAL)),) if references else ()
-    return Block(number, owners, words=empty)

@@ -1,6 +1,7 @@
 """Notebook 03's opening: two stories that share blocks, with and without copy-on-write."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.drawing import Block, Drawing, Word, owned, plain
@@ -39,44 +40,43 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
         right: what they write with copy-on-write.
         block_size: slots in a block.
     """
-    return _TwoStories(stories, right, block_size).draw()
+    both = _TwoStories(stories, right, block_size)
+    headline, more = both.headline()
+    return page(
+        headline,
+        *([Legend(LEGEND)] if both.is_overwritten else []),
+        Beside([both.story(me) for me in (0, 1)]),
+        more=more,
+        width=880,  # narrow, so that the words stay large where there is little room
+        shown_width=980,  # so that text, controls and picture fit on one screen
+    )
 
 
+@dataclass
 class _TwoStories:
-    """The parts of the picture that `two_stories` draws."""
+    """The parts of the picture that `two_stories` draws, with the arguments of `two_stories`."""
 
-    def __init__(self, stories: Sequence[Story], right: Sequence[Story], block_size: int) -> None:
-        self.stories = stories
-        self.right = right
-        self.block_size = block_size
+    stories: Sequence[Story]
+    right: Sequence[Story]
+    block_size: int
+
+    def __post_init__(self) -> None:
+        (first, first_places), (second, places) = self.stories
         self.tables = [
-            list(dict.fromkeys(slot // block_size for slot in places)) for _, places in stories
+            list(dict.fromkeys(slot // self.block_size for slot in slots))
+            for slots in (first_places, places)
         ]
-        self.shared = [number for number in self.tables[0] if number in self.tables[1]]
+        self.shared = {*self.tables[0]} & {*self.tables[1]}
         # From here on each story has a past of its own: the same word has another key and value.
-        pairs = zip(stories[0][0], stories[1][0], strict=False)
+        pairs = zip(first, second, strict=False)
         self.apart = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
-        tokens, places = stories[1]
-        self.last = dict(zip(places[self.apart :], tokens[self.apart :], strict=True))
+        # what story 1 wrote, and whether it did so into slots of story 0
+        self.last = dict(zip(places[self.apart :], second[self.apart :], strict=True))
+        self.is_overwritten = not self.last.keys().isdisjoint(first_places[self.apart :])
 
-    def draw(self) -> Drawing:
-        headline, more = self._headline()
-        return page(
-            headline,
-            *([Legend(LEGEND)] if self._is_overwritten() else []),
-            Beside([self._story(me) for me in (0, 1)]),
-            more=more,
-            width=880,  # narrow, so that the words stay large where there is little room
-            shown_width=980,  # so that text, controls and picture fit on one screen
-        )
-
-    def _is_overwritten(self) -> bool:
-        """Return whether story 1 wrote into slots of story 0."""
-        return not self.last.keys().isdisjoint(self.stories[0][1][self.apart :])
-
-    def _headline(self) -> tuple[str, str]:
+    def headline(self) -> tuple[str, str]:
         """Return what the picture shows, in two sentences."""
-        if self._is_overwritten():
+        if self.is_overwritten:
             return (
                 "Both stories wrote into one block.",
                 "Story 1 wrote last, and story 0 reads those words as its past.",
@@ -90,7 +90,7 @@ class _TwoStories:
             f"The copy is block {copied}. Shared blocks are only read.",
         )
 
-    def _story(self, me: int) -> list[Item]:
+    def story(self, me: int) -> list[Item]:
         """Return a story in its blocks, and what it writes with copy-on-write if that differs."""
         tokens, _ = self.stories[me]
         size = self.block_size
@@ -99,31 +99,35 @@ class _TwoStories:
             positions = range(len(tokens))[entry * size : (entry + 1) * size]
             words = tuple(self._word(me, at) for at in positions)
             owner = owned(STORY_COLORS[number % len(STORY_COLORS)])
-            note = ", in both tables" if number in self.shared else ""
-            blocks.append(Block(number, owner, words=words, note=note))
+            where = ", in both tables" if number in self.shared else ""
+            blocks.append(Block(number, owner, words=words, note=where))
         numbers = " ".join(map(str, self.tables[me]))
-        return [
+        items: list[Item] = [
             title(f"Story {me}", f"its block table: {numbers}"),
             Blocks(blocks, 1, size, height=(30, 36), gap=4, head=15),
-            *self._right_story(me),
         ]
+        right, _ = self.right[me]
+        if tokens != right:
+            text = "".join(right[self.apart :]).strip()  # from where the two differ
+            items += [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
+        return items
 
     def _word(self, me: int, at: int) -> Word:
         """Return a word of a story: as it is in memory, or overwritten, or taken."""
         tokens, places = self.stories[me]
         text = plain(tokens[at])
         number = places[at] // self.block_size
-        links = (f"b{number}",)
+        word = Word(text, links=(f"b{number}",), say=f"{text!r} is in block {number}")
         if me == 0 and at >= self.apart and places[at] in self.last:
             now = plain(self.last[places[at]])
             say = f"story 0 wrote {text!r}; memory holds {now!r}, of story 1"
             if now == text:
                 say += ": its key and value depend on other words"
-            return Word(text, "rejected", below=now, links=links, say=say)
+            return word._replace(kind="rejected", below=now, say=say)
         if self._is_taken(me, at):
             say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
-            return Word(text, "marked", links=links, say=say)
-        return Word(text, links=links, say=f"{text!r} is in block {number}")
+            return word._replace(kind="marked", say=say)
+        return word
 
     def _is_taken(self, me: int, at: int) -> bool:
         """Return whether a word comes from the other story.
@@ -134,10 +138,3 @@ class _TwoStories:
         others = self.stories[1 - me][0][: at + 1]
         is_telling = len(plain(token)) > 3 or plain(token)[0].isupper()
         return is_telling and token in others and token not in self.right[me][0]
-
-    def _right_story(self, me: int) -> list[Item]:
-        """Return what this story writes with copy-on-write, from where the two differ."""
-        if self.stories[me][0] == self.right[me][0]:
-            return []
-        text = "".join(self.right[me][0][self.apart :]).strip()
-        return [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Space, note, page
 
 # The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]
+Path = tuple[int, ...]  # a beam of each step, each the parent of the next
 
 ROW = 31  # pixels from beam to beam in the tree
 TOKEN = 24  # height of a box with a token, in pixels
@@ -98,10 +100,12 @@ def beam_tree(
         decode: from token ids to text.
     """
     tree = _BeamTree(run, step, prompt, block_size, decode)
+    copies = sum(len(blocks) for _, blocks in run[step])
     first = max(0, step + 1 - NARROW_STEPS)
     shown = f"Each token of steps {first + 1} to {first + NARROW_STEPS} of {len(run)}:"
     return page(
-        tree.headline(),
+        f"Step {step + 1} of {len(run)}: {len(tree.used(step))} blocks in use; "
+        f"a copy for each beam would take {copies}.",
         note(("", shown)),
         tree.tokens,
         note(("", "The blocks of each beam:")),
@@ -111,55 +115,31 @@ def beam_tree(
     )
 
 
+@dataclass
 class _BeamTree:
-    """The parts of the picture that `beam_tree` draws."""
+    """The parts of the picture that `beam_tree` draws, with the arguments of `beam_tree`."""
 
-    def __init__(
-        self,
-        run: Sequence[Beams],
-        step: int,
-        prompt: Sequence[int],
-        block_size: int,
-        decode: Callable[[list[int]], str],
-    ) -> None:
-        self.run = run
-        self.step = step
-        self.prompt = prompt
-        self.block_size = block_size
-        self.decode = decode
-        self.beams = run[step]
+    run: Sequence[Beams]
+    step: int
+    prompt: Sequence[int]
+    block_size: int
+    decode: Callable[[list[int]], str]
+
+    def __post_init__(self) -> None:
+        self.beams = self.run[self.step]
         self.width = len(self.beams)
-        self.parents = parents_of(run[: step + 1])
+        self.parents = parents_of(self.run[: self.step + 1])
         self.lines = lines_of_descent(self.parents, self.width)
-        self.full = len(prompt) // block_size  # blocks of the prompt, which all beams share
-        # The beams of each step from top to bottom, in the order of their parents: no line crosses.
-        self.ranked = [list(range(self.width))]
+        self.names = self.lines[-1]  # of the beams of the shown step
+        self.colors = list(map(sequence_color, self.names))
+        self.full = len(self.prompt) // self.block_size  # blocks of the prompt, for all beams
+        # The path to each beam of each step. In the order of paths no line crosses another one.
+        self.paths: list[list[Path]] = [[(beam,) for beam in range(self.width)]]
         for parents in self.parents:
-            rows = [self.ranked[-1].index(parent) for parent in parents]
-            self.ranked.append(sorted(range(self.width), key=rows.__getitem__))
+            paths = [(*self.paths[-1][parent], beam) for beam, parent in enumerate(parents)]
+            self.paths.append(paths)
 
-    def _name_of(self, beam: int) -> int:
-        """Return the line of descent of a beam of the shown step."""
-        return self.lines[-1][beam]
-
-    def _color(self, beam: int) -> str:
-        """Return the colour of a beam of the shown step."""
-        return sequence_color(self._name_of(beam))
-
-    def _heirs(self, step: int, beam: int) -> list[int]:
-        """Return the beams of the shown step that descend from a beam of a step."""
-        begin, _ = self.run[step][beam]
-        return [heir for heir, (ids, _) in enumerate(self.beams) if ids[: step + 1] == begin]
-
-    def headline(self) -> str:
-        """Return what the picture shows, in words."""
-        copies = sum(len(blocks) for _, blocks in self.beams)
-        return (
-            f"Step {self.step + 1} of {len(self.run)}: {len(self._used(self.step))} blocks in use; "
-            f"a copy for each beam would take {copies}."
-        )
-
-    def _used(self, step: int) -> set[int]:
+    def used(self, step: int) -> set[int]:
         return {block for _, blocks in self.run[step] for block in blocks}
 
     def changes(self) -> str:
@@ -174,7 +154,7 @@ class _BeamTree:
         ]
         text = "; ".join(restarts) or "each beam continues"
         text = f"{text[0].upper()}{text[1:]}."
-        if freed := self._used(self.step - 1) - self._used(self.step):
+        if freed := self.used(self.step - 1) - self.used(self.step):
             text += f" Free again: block {_listed(sorted(freed))}."
         return text
 
@@ -185,60 +165,55 @@ class _BeamTree:
         pitch = space.width / steps
         lines = []
         boxes = []
-        tops: list[float] = []  # of the beams of the step before
+        tops: dict[Path, float] = {}
         for step in range(first, self.step + 1):
-            before = tops
-            tops = [space.y + ROW * row for row in map(self.ranked[step].index, range(self.width))]
-            x = pitch * (step - first) + 7
-            for beam in self.ranked[step]:
-                if before:
-                    parent = self.parents[step - 1][beam]
-                    lines.append(self._curve(step, beam, x, before[parent], tops[beam]))
-                boxes.append(self._token(step, beam, Place(x, tops[beam], pitch - 14, TOKEN)))
+            x = space.x + pitch * (step - first) + 7
+            for row, path in enumerate(sorted(self.paths[step])):
+                # the beams of the shown step that descend from this one
+                heirs = [heir for heir, own in enumerate(self.paths[-1]) if path == own[: step + 1]]
+                top = tops[path] = space.y + ROW * row
+                if step > first:
+                    lines.append(self._curve(heirs, x, tops[path[:-1]], top))
+                boxes.append(self._token(path, heirs, Place(x, top, pitch - 14, TOKEN)))
         return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
 
-    def _curve(self, step: int, beam: int, x: float, before: float, top: float) -> str:
-        """Draw a line from a beam to its parent, as wide as many beams descend from it."""
-        heirs = self._heirs(step, beam)
-        color = self._color(heirs[0]) if heirs else LINE
+    def _curve(self, heirs: Sequence[int], x: float, before: float, top: float) -> str:
+        """Draw a line from a beam to its parent, as wide as it has heirs."""
+        color = self.colors[heirs[0]] if heirs else LINE
         start, end = before + TOKEN / 2, top + TOKEN / 2
         curve = f"M{x - 14:.1f} {start}C{x:.1f} {start} {x - 14:.1f} {end} {x:.1f} {end}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
 
-    def _token(self, step: int, beam: int, place: Place) -> str:
-        """Draw the token that a beam got at a step, in the colours of the beams that have it."""
+    def _token(self, path: Path, heirs: Sequence[int], place: Place) -> str:
+        """Draw the token of the beam at the end of a path, in the colours of the beam's heirs."""
         x, y, width, _ = place
-        base = y + TOKEN / 2 + 4
-        heirs = self._heirs(step, beam)
+        step, beam = len(path) - 1, path[-1]
         text = plain(self.decode(self.run[step][beam][0][-1:]))
         say = f"{text!r}, chosen at step {step + 1}"
-        links = [f"t{step}-{beam}"]
         drawn = [box(*place, CARD, 1, LINE)]
-        band = width / max(1, len(heirs))
         for i, heir in enumerate(heirs):
-            drawn.append(box(x + band * i, y, band, TOKEN, self._color(heir), 0.34))
+            band = width / len(heirs)
+            drawn.append(box(x + band * i, y, band, TOKEN, self.colors[heir], 0.34))
         ink, look = (INK, "") if heirs else (SOFT, "text-decoration:line-through")
         left = x + max(2, (width - wide(text, 12)) / 2)
+        base = y + TOKEN / 2 + 4
         drawn.append(label(left, base, text, 12, ink, width - 4, look))
         if not heirs:
-            say += ": this branch is dropped"
-        elif step < self.step:  # the newest one is in no block yet
+            return linked([f"t{step}-{beam}"], f"{say}: this branch is dropped", *drawn)
+        if step < self.step:  # the newest one is in no block yet
             at = (len(self.prompt) + step) // self.block_size
             blocks = list(dict.fromkeys(self.beams[heir][1][at] for heir in heirs))
-            say += f", in block {_listed(blocks)}"
             links = [f"b{block}" for block in blocks]
-        else:
-            name = self._name_of(beam)
-            drawn.append(label(x + width + 1, base, f"{name}", 12, look=BOLD))
-            say = f"beam {name}: {say}"
-            links = [f"last{name}"]
-        return linked(links, say, *drawn)
+            return linked(links, f"{say}, in block {_listed(blocks)}", *drawn)
+        name = self.names[beam]
+        drawn.append(label(x + width + 1, base, str(name), 12, look=BOLD))
+        return linked([f"last{name}"], f"beam {name}: {say}", *drawn)
 
     def tables(self, space: Space) -> Drawn:
         """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
         row, gap, prompt, left = space.pick((44, 6, 84, 164), (30, 3, 74, 124))
         bottom = space.y + row * self.width
-        beams = self.ranked[-1]  # those that share a block are neighbours
+        beams = [path[-1] for path in sorted(self.paths[-1])]  # who share a block are neighbours
         parts = []
         for i, beam in enumerate(beams):
             parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
@@ -259,9 +234,9 @@ class _BeamTree:
     def _name(self, beam: int, middle: float, right: float) -> str:
         """Draw the name of a beam of the shown step, and its colour."""
         blocks = self.beams[beam][1]
-        number = self._name_of(beam)
+        number = self.names[beam]
         name = label(0, middle + 6, f"beam {number}", 12.5, look=BOLD)
-        color = box(right, middle - 7, 14, 18, self._color(beam), 0.6)
+        color = box(right, middle - 7, 14, 18, self.colors[beam], 0.6)
         say = f"beam {number}: blocks {', '.join(map(str, blocks))}"
         # All beams have the prompt's blocks: linked with them, all would light up.
         links = [f"last{number}", *(f"b{block}" for block in blocks[self.full :])]
@@ -287,10 +262,10 @@ class _BeamTree:
         token_ids = [*self.prompt, *self.beams[beams[0]][0][:-1]]
         stored = token_ids[at * self.block_size : (at + 1) * self.block_size]
         words = [plain(self.decode([token])) for token in stored]
-        names = _listed(sorted(map(self._name_of, beams)))
+        names = _listed(sorted(self.names[beam] for beam in beams))
         return Block(
             block,
-            owned(*map(self._color, beams)),
+            owned(*(self.colors[beam] for beam in beams)),
             words=() if is_narrow else tuple(map(Word, words)),
             note=f"{len(beams)} beams" if len(beams) > 1 and not is_narrow else "",
             say=f"block {block}, held by beam {names}: {' '.join(words)}",

@@ -61,15 +61,15 @@ def two_prompts(
     def blocks(space: Space) -> Drawn:
         grid = grid_in(space, (6, 2), ROW + HEIGHT + 12, gap=(8, 8))
         parts = []
-        for me in (0, 1):
-            for at in range(min(len(both[me].blocks), MOST_BLOCKS)):
+        for me, prompt in enumerate(both):
+            for at in range(len(prompt.blocks))[:MOST_BLOCKS]:
                 if me and at in shared:
                     continue  # shared blocks are drawn once
-                block = _block(both[me], both[1 - me], me, at, block_size, shared, stale)
+                block = _block(both, me, at, block_size, shared, stale)
                 x, y = grid.corner(at)
                 height = ROW + HEIGHT if at in shared else HEIGHT
                 parts += slots([block], Grid(x, y + ROW * me, 1, grid.width, height))
-        return Drawn(parts, grid.bottom(max(1, min(MOST_BLOCKS, most))))
+        return Drawn(parts, grid.bottom(min(MOST_BLOCKS, most)))
 
     looks = [(Look(sequence_color(i), is_pale=True), text) for i, text in enumerate(OWNERS)]
     unlike = "same words, different past, and yet found"
@@ -79,8 +79,7 @@ def two_prompts(
 
 
 def _block(
-    prompt: Prompt,
-    other: Prompt,
+    both: Sequence[Prompt],
     me: int,
     at: int,
     size: int,
@@ -88,8 +87,8 @@ def _block(
     stale: Collection[int],
 ) -> Block:
     """Return block number `at` of a prompt; tokens that differ from the other's are marked."""
+    prompt, other = both[me], both[1 - me]
     mine, others = (one.tokens[at * size : (at + 1) * size] for one in (prompt, other))
-    differ = {i for i, token in enumerate(mine) if others[i : i + 1] != [token]}
     is_full = at < len(prompt.hashes)
     note = prompt.hashes[at] if is_full else "not full: no hash"
     say = f"block {prompt.blocks[at]}, {note}"
@@ -99,15 +98,17 @@ def _block(
         say += ", in both tables, though the words before it differ"
     elif at in shared:
         say += ", in both tables"
-    elif is_full and not differ and prompt.hashes[at] == other.hashes[at]:
+    elif is_full and mine == others and note == other.hashes[at]:
         say += "; the hash is known, but the prompt's last token must be computed"
-    elif is_full and not differ:
+    elif is_full and mine == others:
         mark = "≠"
         say += (
             "; the other prompt has the same words after a different past, so they have a "
             "different hash"
         )
-    words = [Word(plain(t), "marked" if i in differ else "stored") for i, t in enumerate(mine)]
+    words = []
+    for i, token in enumerate(mine):
+        words.append(Word(plain(token), "stored" if others[i : i + 1] == [token] else "marked"))
     return Block(
         prompt.blocks[at],
         owned(sequence_color(0 if at in shared else 1 + me)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
-from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
+from pagedlab_lessons.colors import NEUTRAL, Look, sequence_color
 from pagedlab_lessons.drawing import (
     CARD,
     INK,
@@ -29,7 +29,7 @@ from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
 
 ROW = 40.0  # pixels a chat
 PADDING = Look(NEUTRAL, "//", is_pale=True)
-STORED = Look(SEQUENCE_COLORS[0])
+STORED = Look(sequence_color(0))
 LOOKS_OF_ROWS = [
     (STORED, "full colour: holds a token"),
     (PADDING, "padding"),
@@ -72,7 +72,7 @@ def rectangle(
     ends = {name: span.end for name, span in steps_of(run).items()}
     chats = []
     for row, (name, sequence) in enumerate(run[step].items()):
-        look = Look(SEQUENCE_COLORS[row % len(SEQUENCE_COLORS)])
+        look = Look(sequence_color(row))
         chats.append(Chat(name, sequence, _short(questions[row]), ends[name], look))
     longest = max(chat.sequence.prompt for chat in chats)
     columns = longest + step - 1
@@ -170,11 +170,12 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
         wrote = tail(answer, space.pick(70, 44))
         width = size * space.width / widest - 2
         drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
-        if chat.end > step:
-            return _row(space, chat.name, say, wrote, INK, drawn)
-        ended = f"ended with step {chat.end}; its blocks are free"
-        drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
-        return _row(space, chat.name, say, wrote, SOFT, drawn)
+        ink = INK
+        if chat.end <= step:
+            ink = SOFT
+            ended = f"ended with step {chat.end}; its blocks are free"
+            drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
+        return _row(space, chat.name, say, wrote, ink, drawn)
 
     return draw
 

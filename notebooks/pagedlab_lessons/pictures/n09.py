@@ -119,14 +119,18 @@ class _Side(NamedTuple):
         state = f"in this step: waiting {waiting}, places empty {empty} of {places}"
         color = BAD if self.step and waiting and empty else INK
         tables = []
-        for row, (key, sequence) in enumerate(moment.items()):
-            tables.append(Table(key, sequence.blocks, sequence.tokens, _look(row), sequence.words))
+        lanes = []
+        for row, (name, span) in enumerate(spans.items()):
+            sequence = moment[name]
+            # The first one, which runs longest, has a colour of its own: six are left.
+            look = Look(SEQUENCE_COLORS[1 + (row - 1) % 6 if row else 0])
+            tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
+            lanes.append(self._lane(name, span, sequence, look))
         drawn = []
         for block in blocks_of(tables, blocks, size):
             links = tuple(self._link(owner.name) for owner in block.owners)
             drawn.append(replace(block, links=links))
         used = sum(block.is_used for block in drawn)
-        lanes = [self._lane(row, *of, moment) for row, of in enumerate(spans.items())]
         pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
         head = Text(self.title, 13, look=BOLD, above=6)
         count = note((f"{used} of {blocks} blocks are in use", ""))
@@ -139,11 +143,10 @@ class _Side(NamedTuple):
     def _link(self, name: str) -> str:
         return f"{self.title[0]}-{name}"
 
-    def _lane(self, row: int, name: str, span: Span, moment: Moment) -> Lane:
+    def _lane(self, name: str, span: Span, sequence: SequenceState, look: Look) -> Lane:
         """One sequence: how long it waits, how long it writes, and the end of what it wrote."""
         waits = span.begin - 1
         end = span.end
-        look = _look(row)
         now = self.step
         runs = [
             Run(0, min(waits, now), FREE, LINE),
@@ -156,12 +159,5 @@ class _Side(NamedTuple):
             f"{end}"
         )
         bar = Bar(runs, [self._link(name)], say, "waits" if waits else "")
-        sequence = moment[name]
         words = sequence.words if sequence.num_new else []
         return Lane(name, [bar], tail("".join(words).replace("\n", " "), 62))
-
-
-def _look(row: int) -> Look:
-    """The look of a row: the first one, which runs longest, has its own colour."""
-    rest = SEQUENCE_COLORS[1:]
-    return Look(rest[(row - 1) % len(rest)] if row else SEQUENCE_COLORS[0])

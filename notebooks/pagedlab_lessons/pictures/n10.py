@@ -82,7 +82,7 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
         step_ms: the GPU's time for a step.
     """
     endless = windows_of(steps, host_ms, step_ms, ahead)
-    windows = list(takewhile(lambda window: window.planned.begin < 2 * SHOWN, endless))
+    windows = list(takewhile(lambda window: window.planned.begin < SHOWN, endless))
     answers = next(window for window in windows if window.planned.begin >= ARRIVES)
     busy = sum(min(SHOWN, end) - min(SHOWN, begin) for _, (begin, end), _ in windows)
     first = answers.collected.end - ARRIVES
@@ -109,8 +109,6 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
     lanes = [Lane(name, [Bar([idle], [name], f"{name}: idle where it is empty")]) for name in LANES]
     host, gpu, request = (lane.bars for lane in lanes)
     for number, window in enumerate(windows, 1):
-        if window.planned.begin >= SHOWN:
-            break
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
         links = [f"w{number}"]
         text = str(number)
@@ -120,16 +118,18 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
         host.append(Bar([_run(window.collected, COLLECTS)], links, said, text))
         computed = [_run(Span(*span), COMPUTES) for span in pairwise(starts)]
         gpu.append(Bar(computed, links, said, text))
-    begin, end = answers.computed
-    first = Span(begin, begin + (end - begin) / steps)  # the step that writes its token
-    runs = [
-        _run(Span(ARRIVES, first.begin), QUEUES),
-        _run(first, COMPUTES),
-        _run(Span(first.end, answers.collected.end), QUEUES),
-    ]
-    number = windows.index(answers) + 1
-    said = f"It waits for window {number}. Its token is collected with all others of the window."
-    request.append(Bar(runs, [f"w{number}"], said))
+        if window is answers:
+            first = Span(*starts[:2])  # the step that writes its token
+            runs = [
+                _run(Span(ARRIVES, first.begin), QUEUES),
+                _run(first, COMPUTES),
+                _run(Span(first.end, window.collected.end), QUEUES),
+            ]
+            said = (
+                f"It waits for window {number}. Its token is collected with all others of the "
+                "window."
+            )
+            request.append(Bar(runs, links, said))
     return lanes
 
 

@@ -69,12 +69,10 @@ def keys_of_each_rank(llm: Any) -> Callable[[], list[list[Key]]]:
         llm: a `WatchedRanks`.
     """
 
-    def read() -> list[list[Key]]:
-        first = llm.keys[:, :, 0, :2].tolist()
-        # NaN, which is unlike itself, was never written
-        return [[[n for n in key if n == n] for key in blocks] for blocks in first]
-
-    return read
+    # NaN, which is unlike itself, was never written
+    return lambda: [
+        [[n for n in key if n == n] for key in blocks] for blocks in llm.keys[:, :, 0, :2].tolist()
+    ]
 
 
 def frames_of(recording: dict[str, Any]) -> list[Frame]:
@@ -183,15 +181,17 @@ def _product(*factors: Piece | str) -> Item:
                 continue
             width = scale * piece.columns
             height = max(VECTOR, scale * piece.rows)
-            across = 2 if piece.part == COLUMNS else 1
-            down = 2 if piece.part == ROWS else 1
-            share = width / across, height / down
-            left = x + piece.rank % across * share[0]
-            upper = top + piece.rank % down * share[1]
+            left, upper, wide_part, high_part = x, top, width, height
+            if piece.part == COLUMNS:
+                wide_part /= 2
+                left += piece.rank * wide_part
+            if piece.part == ROWS:
+                high_part /= 2
+                upper += piece.rank * high_part
             drawn = (
                 label(x, top - 5, piece.name),
                 box(x, top, width, height, WELL, 1, SOFT),
-                shape(left, upper, *share, piece.look, SOFT),
+                shape(left, upper, wide_part, high_part, piece.look, SOFT),
             )
             words = f"Rank {piece.rank}, {piece.name}: {piece.part}."
             parts.append(linked([piece.name], words, *drawn))

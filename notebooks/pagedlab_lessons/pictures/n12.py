@@ -105,15 +105,14 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     for entry in range(blocks_for(longest, size)):
         first = entry * size
         block = Block(None, words=tuple(shown[first : first + size]), links=(f"p{entry}",))
+        say = "a block that is not allocated yet"
         if entry < len(held):
+            block = replace(block, number=held[entry], owners=OURS)
             full = max(0, min(size, known - first))
             say = f"block {held[entry]}: {full} of {size} slots known"
-            block = replace(block, number=held[entry], owners=OURS, say=say)
         elif entry < len(check.blocks):
-            block = replace(block, say="released: it held nothing but wrong guesses")
-        else:
-            block = replace(block, say="a block that is not allocated yet")
-        blocks.append(block)
+            say = "released: it held nothing but wrong guesses"
+        blocks.append(replace(block, say=say))
     said = f"Drafted, and computed in one step: {' | '.join(map(plain, check.drafted))}"
     if is_after:
         said = _result(check, own)
@@ -132,12 +131,13 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
 
 def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
     """What the slots hold: what was known, and the draft."""
-    kinds = len(check.drafted) * ["drafted"]
-    if is_after:
-        kinds = [*check.accepted * ["new"], *(len(kinds) - check.accepted) * ["rejected"]]
-    known = [Word(plain(word)) for word in words[: check.position]]
-    draft = zip(check.drafted, kinds, strict=True)
-    return [*known, *(Word(plain(word), kind) for word, kind in draft)]
+    shown = [Word(plain(word)) for word in words[: check.position]]
+    for i, word in enumerate(check.drafted):
+        kind = "drafted"
+        if is_after:
+            kind = "new" if i < check.accepted else "rejected"
+        shown.append(Word(plain(word), kind))
+    return shown
 
 
 def _result(check: Check, own: str) -> str:

@@ -74,7 +74,8 @@ STATIONS = (
         "The client shows the piece. Stations 8 to 10 repeat for each piece, until data: [DONE].",
     ),
 )
-MOMENTS = [f"{number} {station.name}" for number, station in enumerate(STATIONS, 1)]
+SAID = {f"{number} {station.name}": station.said for number, station in enumerate(STATIONS, 1)}
+MOMENTS = list(SAID)
 
 
 def draw_way(moment: str) -> Drawing:
@@ -99,12 +100,11 @@ def draw_way(moment: str) -> Drawing:
         for number, (start, end) in enumerate(pairwise(places)):
             path = f'd="{_path(start, end)}" stroke="{INK if number < now else LINE}"'
             parts.append(f'<path {path} stroke-width="2" fill="none"/>')
-        said = dict(zip(MOMENTS, (station.said for station in STATIONS), strict=True))
-        parts += stations("moment", said, places, now, range(now + 1))
+        parts += stations("moment", SAID, places, now, range(now + 1))
         return Drawn(parts, grid.bottom(len(LANES) * len(STATIONS)))
 
     again = note("Stations 6 and 7 repeat for each token, 8 to 10 for each piece of text.")
-    return page(f"{moment}:", way, again, more=STATIONS[now].said)
+    return page(f"{moment}:", way, again, more=SAID[moment])
 
 
 def _path(start: Place, end: Place) -> str:

@@ -72,7 +72,8 @@ PARTS = (  # in the order of a step
     Part("6 sample", "It takes one token from each row of logits.", 4, "tokens", 5),
     Part("7 step", "It calls the others in turn. `update` gives each sequence its token.", 5),
 )
-NAMES = [part.name for part in PARTS]
+SAID = {part.name: part.said for part in PARTS}
+NAMES = list(SAID)
 
 
 def draw_parts(part: str) -> Drawing:
@@ -92,8 +93,7 @@ def draw_parts(part: str) -> Drawing:
 
         places = [place(one.cell) for one in PARTS]
         yours = [number for number, name in enumerate(NAMES) if name[0].isdigit()]
-        said = {one.name: one.said for one in PARTS}
-        parts = stations("part", said, places, now, yours, space.pick(14, 13))
+        parts = stations("part", SAID, places, now, yours, space.pick(14, 13))
         for one in PARTS:
             if one.gives:
                 parts += _arrow(place(one.cell), place(one.taker), grid.gap, one.gives)
@@ -103,7 +103,7 @@ def draw_parts(part: str) -> Drawing:
         f"{part}.",
         boxes,
         note("An arrow: what a part gives. Filled: you write it, in the exercise of this number."),
-        more=PARTS[now].said,
+        more=SAID[part],
     )
 
 
