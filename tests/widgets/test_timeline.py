@@ -71,7 +71,7 @@ def test_a_run_is_told_in_figures():
     assert [row.to_first_token for row in run.rows] == [1, 1, 6]
     figures = run.summary()
     assert (figures.steps, figures.written) == (8, 10)
-    assert (figures.waited_mean, figures.waited_p99, figures.largest) == (5 / 3, 5, 8)
+    assert (figures.waited_mean, figures.waited_longest, figures.largest) == (5 / 3, 5, 8)
     for scheduler, how in ((Scheduler, "recompute"), (SwappingScheduler, "swap")):
         figures = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10)).summary()
         assert (figures.preempted, figures.recomputed > 0) == ({how: 1}, how == "recompute")

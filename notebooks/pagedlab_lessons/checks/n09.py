@@ -1,4 +1,4 @@
-"""Checks of notebook 09: a scheduler of eleven lines, the edge of a block, swap or recompute, the
+"""Checks of notebook 09: a scheduler of ten lines, the edge of a block, swap or recompute, the
 victim, a queue without starvation.
 
 `ToyEngine` runs a scheduler without a model. `FirstThatFits` is the scheduler that starves large

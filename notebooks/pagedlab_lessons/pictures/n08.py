@@ -89,8 +89,8 @@ def rectangle(
         "to chats that have ended"
     )
     less = (
-        f"{used} blocks of {size}; {1 - stored / (used * size):.0%} empty. At their peak "
-        f"{kib(most * size)}"
+        f"{used} blocks of {size} slots; {1 - stored / (used * size):.0%} of the slots empty. "
+        f"At their peak {kib(most * size)}"
     )
     padded = [_padded_row(chat, step, longest, widest) for chat in chats]
     in_blocks = [_row_of_blocks(chat, step, size, widest) for chat in chats]
@@ -164,7 +164,7 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
         for entry, number in enumerate(sequence.blocks)
     ]
     answer = "".join(sequence.new_words).replace("\n", " ").strip()
-    say = f"{chat.asked} {len(blocks)} blocks of {size} for {sequence.tokens} tokens."
+    say = f"{chat.asked} {len(blocks)} blocks of {size} slots for {sequence.tokens} tokens."
 
     def draw(space: Space) -> Drawn:
         wrote = tail(answer, space.pick(70, 44))

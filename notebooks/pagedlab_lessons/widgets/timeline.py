@@ -9,7 +9,6 @@ ends. `KINDS` names what a cell can be. `Timeline` draws the rows, and what each
 step pointed at.
 """
 
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -166,7 +165,7 @@ class Summary(NamedTuple):
         recomputed: tokens that were computed again.
         largest: tokens computed in one step, at most.
         waited_mean: steps in which a request got nothing.
-        waited_p99: the same at the 99th percentile.
+        waited_longest: the most of one request.
         preempted: preemptions by how: "recompute" or "swap".
     """
 
@@ -175,7 +174,7 @@ class Summary(NamedTuple):
     recomputed: int
     largest: int
     waited_mean: float
-    waited_p99: float
+    waited_longest: int
     preempted: dict[str, int]
 
 
@@ -201,16 +200,14 @@ class Run:
     def summary(self) -> Summary:
         """The run so far in figures."""
         cells = [cell for row in self.rows for cell in row.cells]
-        waited = sorted(row.waited for row in self.rows) or [0]
-        # The nearest rank: a wait that some request had, the longest of up to a hundred.
-        rank = math.ceil(0.99 * len(waited))
+        waited = [row.waited for row in self.rows] or [0]
         return Summary(
             steps=self.steps,
             written=sum(cell.wrote for cell in cells),
             recomputed=sum(cell.again for cell in cells),
             largest=max((batch.total() for batch in self.batches), default=0),
             waited_mean=sum(waited) / len(waited),
-            waited_p99=float(waited[rank - 1]),
+            waited_longest=max(waited),
             preempted=dict(self.preempted),
         )
 
@@ -271,8 +268,7 @@ def headline(run: Run) -> str:
     said = (
         f"{run.steps} steps, {figures.written:,} tokens written, "
         f"{figures.written / run.steps:.1f} a step; "
-        f"steps waited: {figures.waited_mean:.1f} on average, "
-        f"{figures.waited_p99:.0f} at the 99th percentile"
+        f"steps waited: {figures.waited_mean:.1f} on average, {figures.waited_longest} at most"
     )
     if run.preempted:
         said += f"; preemptions: {run.preempted.total()}"
@@ -357,7 +353,8 @@ def _lane(row: Row, number: int, step: int, after: Replay | None) -> Lane:
         if not bars:  # it is pointed at with the words
             say = f"{row.name}, step {step}, {said or 'not there'} · {KINDS[kind]}, {when}"
         drawn = Cells(first - 1, last, LOOKS[kind], sequence_color(number))
-        bars.append(Bar([drawn], [row.name], say, kind))
+        letter = kind if last > first else ""  # it would hide the cell of one step
+        bars.append(Bar([drawn], [row.name], say, letter))
         first = last + 1
     return Lane(row.name, bars, words)
 
