@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
 ROW = 58  # pixels from a block of the first prompt to one of the second
 HEIGHT = 50  # of a block, in pixels
 MOST_BLOCKS = 24  # that are drawn of a prompt
-OWNERS = ("in both, stored once", "only the first prompt", "only the second prompt")
+OWNERS = ("in both, stored once", "only the upper prompt", "only the lower prompt")
 
 
 def two_prompts(
