@@ -21,13 +21,7 @@ from pagedlab.recipes.speculative import Draft, Drafter, SpeculativeLLM
 from pagedlab.recipes.swap import SwappingScheduler
 from pagedlab.scheduler import Scheduler
 from pagedlab_fast.scheduler import FastScheduler
-from support.engines import (
-    SCHEDULERS,
-    all_ids_of,
-    assert_idle,
-    exactly,
-    sequence_of,
-)
+from support.engines import SCHEDULERS, all_ids_of, assert_idle, exactly, sequence_of
 from support.operations import LONG_RUN, OPERATIONS
 from support.toy import likeliest, toy, toy_ahead
 

@@ -18,17 +18,7 @@ from pagedlab.recipes.ranks import RankLost, TensorParallelLLM, group
 from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.recipes.swap import SwappingScheduler
 from support.checkpoints import random_checkpoint
-from support.engines import (
-    LENGTHS,
-    NEW,
-    assert_idle,
-    come_and_go,
-    engine,
-    exactly,
-    ids_of,
-    prompts_of,
-    texts_of,
-)
+from support.engines import LENGTHS, NEW, assert_idle, come_and_go, engine, exactly, ids_of, prompts_of, texts_of
 from support.ranks import listening, other_rank, two
 from support.refused import refused
 from support.waiting import until

@@ -13,12 +13,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from support.attention_cases import (
-    DEVICE,
-    KERNEL_DTYPES,
-    make,
-    nan_in_fresh_memory,
-)
+from support.attention_cases import DEVICE, KERNEL_DTYPES, make, nan_in_fresh_memory
 from support.attention_cases import assert_as_close_as_torch as assert_close
 from support.refused import refused
 

@@ -1,16 +1,7 @@
 """The model of a server, percentiles, and runs of several engines, as notebook 14 uses them."""
 
 from pagedlab_lessons.checks.n14 import fair_ratios
-from pagedlab_lessons.measuring import (
-    OURS,
-    Asked,
-    Run,
-    first_tokens,
-    peers,
-    percentile,
-    simulate,
-    workload,
-)
+from pagedlab_lessons.measuring import OURS, Asked, Run, first_tokens, peers, percentile, simulate, workload
 
 
 def seconds(sequences, prompt_tokens):
