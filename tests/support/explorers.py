@@ -30,7 +30,7 @@ def move(explorer: Explorer):
         options = list(explorer._controls[control["name"]].options)
         values = {"switch": [not first], "text": TEXTS, "slider": options[:: len(options) - 1 or 1]}
         if not is_figure:
-            values["slider"] = options[:: -(-len(options) // 12)]
+            values["slider"] = options[:: len(options) // 12 + 1]
         for value in [*values[control["kind"]], first]:
             explorer.set(**{control["name"]: value})
             look_at(explorer)
