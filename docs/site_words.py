@@ -51,22 +51,19 @@ WORDS = {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",
     },
     "13_serve_it": {
-        "Run the folded cell and drag the slider: how many blocks are used just before Cleo leaves, and how many just after? "
-        "(The link opens the server's live page, which shows the same as it happens, if Jupyter runs on your own machine.)": (
-            "It plays below. Drag the slider: how many blocks are used just before Cleo leaves, and how many just after?"
-        ),
+        "Run the folded cell and drag the slider: how many": "It plays below. Drag the slider: how many",
     },
     "15_your_engine": {
         "Run the folded cell and move the slider along a step.": "Move the slider along a step.",
     },
     "14_measuring_a_server": {
-        "Run the folded cell and move `rate`: above": "Move `rate`: above",
+        "Run the folded cell and move `rate`: at": "Move `rate`: at",
         'Then set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone.': (
             'Then set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone: at 180 requests per '
             "second, p99 falls from 367 to 4 ms."
         ),
-        "the length of the run: set `requests` to 2,000.": (
-            "the length of the run: in JupyterLab you can set `requests` to 2,000."
+        "the length of the run: set `requests` to 2,000 and": (
+            "the length of the run: in JupyterLab you can set `requests` to 2,000 and"
         ),
     },
 }

@@ -22,7 +22,8 @@ def move_all():
 def move(explorer: Explorer):
     """Move each control of an explorer: there, and back to where it was.
 
-    A figure of matplotlib takes half a second, so its sliders go to their ends alone. Others stop at most twelve times.
+    A figure of matplotlib takes half a second, so its sliders go to their ends alone. Others stop at
+    twelve places or fewer, and at their end.
     """
     is_figure = not isinstance(explorer._shown, str)
     for control in explorer.controls:
@@ -30,7 +31,7 @@ def move(explorer: Explorer):
         options = list(explorer._controls[control["name"]].options)
         values = {"switch": [not first], "text": TEXTS, "slider": options[:: len(options) - 1 or 1]}
         if not is_figure:
-            values["slider"] = options[:: len(options) // 12 + 1]
+            values["slider"] = options[:: len(options) // 12 + 1] + options[-1:]
         for value in [*values[control["kind"]], first]:
             explorer.set(**{control["name"]: value})
             look_at(explorer)

@@ -118,10 +118,6 @@ def test_the_first_cell_alone_makes_the_picture_and_a_timeline_further_down_work
         answer_quiz(page, name[:2])
 
 
-def test_13_a_server_streams_to_three_and_its_live_page_is_linked(lab):
-    with first_cell_run(lab, shortened(lab, "13_serve_it", []), ".ps-root", "aborted") as (page, _):
-        address = page.locator(".jp-OutputArea a").first.get_attribute("href")
-        live = page.context.new_page()
-        live.goto(address)
-        live.locator(".ps-root").wait_for()
-        live.close()
+def test_13_a_server_streams_to_three(lab):
+    with first_cell_run(lab, shortened(lab, "13_serve_it", []), ".ps-root", "aborted"):
+        pass

@@ -216,7 +216,7 @@ def _outside(error: Outside, is_far: bool) -> Wrong:
 
     Args:
         error: the load or store.
-        is_far: whether page ids are large. All cases with small ones have passed.
+        is_far: whether page ids are large. Cases with small ones have passed.
     """
     got = f"program {error.program} {error.verb}s {error.where}"
     if is_far:

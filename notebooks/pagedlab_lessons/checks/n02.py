@@ -101,7 +101,8 @@ def pool_trial(
             operations.insert(0, f"{ascii_lowercase[len(held)]} = pool.allocate()")
         operation = yield operations
         allocates = operation.endswith("allocate()")
-        name = operation[0 if allocates else -2]  # of the block: one letter
+        # of the block: "a" in "a = pool.allocate()" and in "pool.share(a)"
+        name = operation[0] if allocates else operation.partition("(")[2][:-1]
         free = [block_id for block_id, count in enumerate(counts) if count == 0]
         error: type[Exception] | None = None
         if allocates and not free:

@@ -68,14 +68,15 @@ puzzle(
 # Puzzle 3: a step of online softmax ---------------------------------------------------------------
 
 
-def _after(g: Any, new_m: Any, of_total: int = 1, of_acc: int = 1) -> tuple[Any, ...]:
-    """Return m, total and acc after the tile of `g`.
-
-    With 0 the total, or acc, is not corrected for the new maximum.
-    """
+def _after(
+    g: Any, new_m: Any, corrects_total: bool = True, corrects_acc: bool = True
+) -> tuple[Any, ...]:
+    """Return m, total and acc after the tile of `g`, corrected for the new maximum."""
     rescale = (g.m - new_m).exp()
     p = (g.s - new_m).exp()
-    return new_m, g.total * rescale**of_total + p.sum(), g.acc * rescale**of_acc + p @ g.v
+    total = g.total * rescale if corrects_total else g.total
+    acc = g.acc * rescale if corrects_acc else g.acc
+    return new_m, total + p.sum(), acc + p @ g.v
 
 
 def _largest(g: Any) -> Any:
@@ -91,13 +92,13 @@ def _padded(g: Any) -> Any:
 
 OF_STEP: Mistakes = {
     "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), of_total=0)
+        lambda g: _after(g, _largest(g), corrects_total=False)
     ),
     "The output so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), of_acc=0)
+        lambda g: _after(g, _largest(g), corrects_acc=False)
     ),
     "Neither the sum nor the output so far is corrected for the new maximum.": (
-        lambda g: _after(g, _largest(g), of_total=0, of_acc=0)
+        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
     ),
     "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
     "larger one.": lambda g: _after(g, g.s.max()[None]),
@@ -255,9 +256,9 @@ WHOLE: Cases = {
         "dim": 32,
         "tile": 16,
     },
-    "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
     "6 and 20 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
     "18 query heads on one KV head": {"lengths": (3,), "heads": 18, "kv_heads": 1},
+    "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
 }
 puzzle(
     "decode",

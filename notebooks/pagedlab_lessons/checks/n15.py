@@ -134,8 +134,9 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
             raise Wrong("A step computes tokens, within its budget.", f"1 to {budget}", tokens)
         if len(running) > 3:
             raise Wrong("Too many run.", "at most 3", len(running))
-        for first in [*plan.preempted][:1]:
-            agree(youngest, [first], "The youngest gives way.")
+        first = [*plan.preempted][:1]
+        if first:
+            agree(youngest, first, "The youngest gives way.")
     if not cache.stats.hit_tokens:
         raise Wrong("The prompts begin alike, and no block is shared: register.", "a hit", "none")
     engine.pool.check([])

@@ -515,8 +515,9 @@ def rows(runs: Iterable[Run], strip: Strip) -> Parts:
     for run in runs:
         start = run.start
         while start < run.stop:
-            row = strip.row or run.stop
-            stop = min(run.stop, (start // row + 1) * row)
+            stop = run.stop
+            if strip.row:
+                stop = min(stop, (start // strip.row + 1) * strip.row)
             width = max(0.5, (stop - start) * strip.unit - strip.gap)
             drawn.append(draw.shape(*strip.corner(start), width, strip.height, run.look, run.edge))
             start = stop

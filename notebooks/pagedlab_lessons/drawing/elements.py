@@ -85,11 +85,13 @@ def _pattern(hatch: str, tone: str, color: str) -> str:
     """Return a pattern: lines on a ground that is the colour, or a tint of it."""
     turn, path = HATCH_LINES[HATCHES[int(hatch)]]
     kind = f'width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})"'
-    share, lines = (TINT, f'"#{color}"') if tone == "p" else (1, '"#000" stroke-opacity="0.38"')
+    share, stroke = 1.0, 'stroke="#000" stroke-opacity="0.38"'
+    if tone == "p":
+        share, stroke = TINT, f'stroke="#{color}"'
     # a `box` has round corners
     ground = f'<rect width="7" height="7" fill="#{color}" fill-opacity="{share:g}"/>'
     # A style: the one of a matplotlib chart elsewhere on the page would win over an attribute.
-    look = f'stroke={lines} stroke-width="2.5" style="stroke-linecap:round"'
+    look = f'{stroke} stroke-width="2.5" style="stroke-linecap:round"'
     name = f"look-{hatch}{tone}-{color}"
     return f'<pattern id="{name}" {kind}>{ground}<path d="{path}" {look}/></pattern>'
 

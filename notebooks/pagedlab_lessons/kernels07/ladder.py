@@ -122,7 +122,7 @@ def packed_heads_kernel(
     SIZE: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Rungs 3 to 7: a program for each KV head. Rung 3 has fewer than 16 rows."""
+    """Rungs 3 to 7: a program for each KV head. Rung 3 has 8 rows, for groups of up to 8."""
     b, kv_head = tl.program_id(0), tl.program_id(1)
     r, dims = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
     row = ((b * KV_HEADS + kv_head) * GROUP + r) * DIM + dims

@@ -118,12 +118,13 @@ class _Side(NamedTuple):
         empty = places - sum(span.begin <= self.step <= span.end for span in spans.values())
         state = f"in this step: waiting {waiting}, places empty {empty} of {places}"
         color = BAD if self.step and waiting and empty else INK
+        own, *others = SEQUENCE_COLORS
         tables = []
         lanes = []
         for row, (name, span) in enumerate(spans.items()):
             sequence = moment[name]
-            # The first one, which runs longest, has a colour of its own: six are left.
-            look = Look(SEQUENCE_COLORS[1 + (row - 1) % 6 if row else 0])
+            # The first one, which runs longest, has a colour of its own.
+            look = Look(others[(row - 1) % len(others)] if row else own)
             tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
             lanes.append(self._lane(name, span, sequence, look))
         drawn = []

@@ -102,7 +102,7 @@ def draw_parts(part: str) -> Drawing:
     return page(
         f"{part}.",
         boxes,
-        note("An arrow: what a part gives. Filled: you write it, in the exercise of this number."),
+        note("An arrow: what a part gives. A number: its exercise. Dark: chosen."),
         more=SAID[part],
     )
 

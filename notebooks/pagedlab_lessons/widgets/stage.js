@@ -47,6 +47,17 @@ const STATE_WORDS = {
 };
 
 /**
+ * Lines of words that there is room for.
+ *
+ * @param {number} numTexts
+ * @returns {number}
+ */
+function rowsOfEach(numTexts) {
+  if (numTexts <= 2) return 9;
+  return numTexts <= 4 ? 4 : 2;
+}
+
+/**
  * Which tokens of a sequence a block holds, and their words without the chat template's.
  *
  * @param {SequenceState} text
@@ -277,7 +288,6 @@ function render({ model, el }) {
     const tables = texts.filter(({ blocks }) => blocks.length);
     const spoken = isPlaying ? "" : `${position()}. ${said}`;
     const numShown = shown.length;
-    const rows = texts.length > 4 ? 2 : 4; // lines of words that there is room for
     const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
     const blocks = pool.canvas(
       { ...replay.recording, counts, tables, copies },
@@ -292,7 +302,7 @@ function render({ model, el }) {
       ${controls()}
       <div class="ps-main">
         <div class="ps-texts" role="group" aria-label="answers"
-          style="--rows: ${texts.length > 2 ? rows : 9}">${texts.map(textTemplate)}</div>
+          style="--rows: ${rowsOfEach(texts.length)}">${texts.map(textTemplate)}</div>
         <div class="ps-side">${blocks}${stats()}</div></div>
       <p class="ps-more pl-soft">${numBlocks > numShown ? more : ""}</p>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;

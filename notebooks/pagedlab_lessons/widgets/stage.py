@@ -74,7 +74,10 @@ class Stage(Page):
             self._due = time.monotonic() + max(INTERVAL, size / BYTES_PER_SECOND)
 
     def replay(self, step: int | None = None) -> Replay:
-        """The state after that step, in Python; None is the step with most to see."""
+        """Show what has been recorded so far, and return the state after that step.
+
+        None is the step with most to see.
+        """
         self.refresh()
         replay = Replay(self.recorded)
         return replay.seek(replay.busiest_step() if step is None else step)
