@@ -88,6 +88,7 @@ def calls(tiny):
     each("num_blocks max_batch_tokens", "count or none", LLM, **model)
     each("seed", "whole", LLM, **model)
     each("block_table scheduler block_pool prefix_caching", "class", LLM, **model)
+    each("runner", "function or none", LLM, **model)
     each("max_prompt_tokens", "count or none", pagedlab_fast.LLM, **model)
     each("ranks", "count", pagedlab_fast.LLM, **model)
     each("fused cuda_graphs", "flag", pagedlab_fast.LLM, **model)

@@ -50,7 +50,7 @@ def assert_right(model, done, k=K):
 def prompts(seed, count, longest=40):
     """Some of them begin alike, one has a single token."""
     rng = random.Random(seed)
-    common = [rng.randrange(3, 500) for _ in range(longest // 2)]
+    common = [5, 0, *(rng.randrange(3, 500) for _ in range(longest // 2))]
     tails = [[rng.randrange(3, 500) for _ in range(rng.randint(1, longest // 2))] for _ in range(count - 1)]
     return [*(common + tail for tail in tails), common[:1]]
 

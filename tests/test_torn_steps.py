@@ -220,12 +220,12 @@ def test_a_scheduler_that_plans_nothing_is_named(tiny):
     assert llm.num_unfinished == 0
 
 
-def test_an_abort_inside_a_step_waits_for_the_next(tiny):
+def test_an_abort_inside_a_step_waits_for_its_end(tiny):
     llm = toy(tiny)
     expected = all_ids_of(toy(tiny).generate([[3, 4]], PLAIN))
     first, second = llm.add(PROMPT, PLAIN), llm.add([3, 4], PLAIN)
     llm.pool.subscribe(lambda event: llm.abort(first))
     seen = llm.step()
-    assert all_ids_of([drain(llm)[second]]) == expected
     assert seen[0].outputs[0].finish_reason == "abort"
+    assert all_ids_of([drain(llm)[second]]) == expected
     assert llm.pool.num_used == 0
