@@ -150,7 +150,7 @@ def draw_step_times(ax: Axes, steps: Mapping[str, Mapping[str, Any]], floor_ms: 
     """A bar a rung: its kernels' milliseconds by group ("ms by group"), then hatched what is left
     of "wall ms".
     """
-    groups = dict.fromkeys(group for step in steps.values() for group in step["ms by group"])
+    groups = sorted({group for step in steps.values() for group in step["ms by group"]})
     looks = {
         group: outlined(NEUTRAL, sequence_hatch(i), facecolor=sequence_color(i))
         for i, group in enumerate(groups)

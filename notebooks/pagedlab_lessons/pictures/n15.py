@@ -33,7 +33,7 @@ class Part(NamedTuple):
 PARTS = (  # in the order of a step
     Part(
         "5 scheduler",
-        "It chooses the tokens of the step, and asks the tables for slots.",
+        "First it chooses the tokens of the step, and asks the tables for slots.",
         1,
         "plan",
         2,
@@ -47,7 +47,7 @@ PARTS = (  # in the order of a step
     ),
     Part(
         "2 table",
-        "It lists the blocks of one sequence, forks, and copies before a write.",
+        "It lists a sequence's blocks, asks the pool for more, forks, and copies before a write.",
         7,
         "slots",
         1,
@@ -70,7 +70,7 @@ PARTS = (  # in the order of a step
     ),
     Part("KVCache", "It holds the keys and values of all blocks.", 10, "k, v", 9),
     Part("6 sample", "It takes one token from each row of logits.", 4, "tokens", 5),
-    Part("7 step", "It calls the others in turn. `update` gives each sequence its token.", 5),
+    Part("7 step", "It calls the others in turn. Last, `update` gives each sequence its token.", 5),
 )
 SAID = {part.name: part.said for part in PARTS}
 NAMES = list(SAID)
