@@ -16,7 +16,7 @@ def first_child_keeps_the_table(tables, parents):
 
 FREE = "    for table in tables:\n        table.free()\n"
 WHOLE = f"    children = [tables[parent].fork() for parent in parents]\n{FREE}    return children"
-BLOCKS = "shared + width * (-(-(prompt_tokens + new_tokens) // block_size) - shared)"
+BLOCKS = "shared + width * (blocks_for(prompt_tokens + new_tokens, block_size) - shared)"
 
 # Each is the folded solution with one place changed. By exercise: old text, new text, and special words of the check.
 EDITS = {

@@ -15,7 +15,7 @@ def table_by_hand(answer: Any) -> str:
     """
     fault = _fault_of(answer)
     if fault:
-        wanted = "three different blocks from 0 to 63, not 3, 5 or 9: a list such as [10, 11, 12]"
+        wanted = "enough blocks for 40 tokens, from 0 to 63, none of them twice and none of r2's"
         raise Wrong(fault, wanted, repr(answer))
     return (
         f"Tokens 0 to 15 are in block {answer[0]}, 16 to 31 in block {answer[1]}, and 32 to 39 in "

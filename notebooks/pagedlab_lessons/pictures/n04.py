@@ -37,8 +37,8 @@ ROW = 31  # pixels from beam to beam in the tree
 TOKEN = 24  # height of a box with a token, in pixels
 NARROW_STEPS = 4  # that a narrow drawing shows
 EXPLAINED = (
-    "Bold: a block's id. No block holds a beam's newest token yet. A line is as thick as the "
-    "number of beams that it leads to."
+    "Bold: a block's id. No block holds a beam's newest token yet. A thick grey line leads to "
+    "several beams."
 )
 
 
@@ -178,8 +178,8 @@ class _BeamTree:
         return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
 
     def _curve(self, heirs: Sequence[int], x: float, before: float, top: float) -> str:
-        """Draw a line from a beam to its parent, as wide as it has heirs."""
-        color = self.colors[heirs[0]] if heirs else LINE
+        """Draw a line from a beam to its parent, as wide as it has heirs; grey for several."""
+        color = SOFT if heirs[1:] else self.colors[heirs[0]] if heirs else LINE
         start, end = before + TOKEN / 2, top + TOKEN / 2
         curve = f"M{x - 14:.1f} {start}C{x:.1f} {start} {x - 14:.1f} {end} {x:.1f} {end}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
@@ -194,10 +194,10 @@ class _BeamTree:
         for i, heir in enumerate(heirs):
             band = width / len(heirs)
             drawn.append(box(x + band * i, y, band, TOKEN, self.colors[heir], 0.34))
-        ink, look = (INK, "") if heirs else (SOFT, "text-decoration:line-through")
+        look = "" if heirs else "text-decoration:line-through;opacity:.8"
         left = x + max(2, (width - wide(text, 12)) / 2)
         base = y + TOKEN / 2 + 4
-        drawn.append(label(left, base, text, 12, ink, width - 4, look))
+        drawn.append(label(left, base, text, 12, INK, width - 4, look))
         if not heirs:
             return linked([f"t{step}-{beam}"], f"{say}: this branch is dropped", *drawn)
         if step < self.step:  # the newest one is in no block yet

@@ -124,9 +124,16 @@ def picture_of_stage(replay: Replay) -> Picture:
             ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
             above.append(Legend([(look, name + ended)]))
             above.append(_written(table, size, lines=5 if shown < 3 else 2))
-    free = replay.recording["num_blocks"] - replay.used
-    counts = list(replay.counts)
-    return Picture(size, counts, replay.used, free, replay.copied, tables, above, replay.kept)
+    return Picture(
+        size,
+        list(replay.counts),
+        replay.used,
+        replay.recording["num_blocks"] - replay.used,
+        replay.copied,
+        tables,
+        above,
+        replay.kept,
+    )
 
 
 def words_of(sequence: SequenceState) -> list[str]:
@@ -137,8 +144,8 @@ def words_of(sequence: SequenceState) -> list[str]:
 def _written(table: Table, size: int, lines: int) -> Item:
     """The last words of a sequence in their blocks, or alone after it has released them."""
     if not table.blocks:
-        text = " ".join(plain(word) for word in table.words if word)
-        return Text(f"… {text[-LETTERS:]}" if len(text) > LETTERS else text)
+        text = " ".join("".join(word or " " for word in table.words).split())
+        return Text(f"… {text[-LETTERS:].partition(' ')[2]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
     owners = (Owner(table.name, table.look.tint),)
     blocks = []
