@@ -127,17 +127,21 @@ def draw_shares(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 def draw_tiles(ax: Axes, loads: Loads) -> None:
     """New tokens (down) over key positions: a colour a program, solid what its queries see, pale
-    what is masked.
+    what is loaded and masked.
     """
     q, k_cache, _, _, lengths, starts = (x.numpy() for x in loads.given.values())
     last = np.repeat(lengths - starts[1:], np.diff(starts)) + np.arange(len(q))
     tiles = [load for load in loads.of["q"] if load.program[0] % k_cache.shape[2] == 0]
     for number, tile in enumerate(sorted(tiles, key=lambda load: -load.program[0])):
         rows = np.unique(tile.elements // q[0].size)
-        keys = [load.elements for load in loads.of["k_cache"] if load.program == tile.program]
-        loaded = sum(map(len, keys)) / q.shape[2]
+        loaded = {
+            element
+            for load in loads.of["k_cache"]
+            if load.program == tile.program
+            for element in load.elements
+        }
         color = sequence_color(number)
-        ax.barh(rows, loaded, 1, color=color, alpha=0.3, linewidth=0)
+        ax.barh(rows, len(loaded) / q.shape[2], 1, color=color, alpha=0.3, linewidth=0)
         ax.barh(rows, last[rows] + 1, 1, color=color, linewidth=0)
     ax.hlines(starts[1:-1] - 0.5, 0, max(lengths), color=NEUTRAL, linewidth=0.8)
     for b, y in enumerate((starts[1:] + starts[:-1] - 1) / 2):

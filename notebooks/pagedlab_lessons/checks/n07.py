@@ -299,7 +299,7 @@ OF_SPLIT: Mistakes = {
     "The parts are averaged: each has to weigh as much as its softmax weights.": (
         lambda g: _merged(g, lambda parts: torch.full((len(parts),), 1 / 3))
     ),
-    "The parts weigh exp(m): this loses how many keys a part has. The log is m + log(total).": (
+    "The parts weigh exp(m), which loses their number of keys. A log-sum-exp is m + log(total).": (
         lambda g: _merged(g, lambda parts: torch.stack([s.max() for s in parts]).softmax(0))
     ),
     **OF_ATTENTION,

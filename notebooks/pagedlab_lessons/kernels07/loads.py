@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pagedlab_lessons.colors import FREE, Look, sequence_color
+from pagedlab_lessons.colors import BLUE, FREE, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     HALO,
@@ -38,7 +38,7 @@ from pagedlab_lessons.drawing import (
     runs,
     shape,
 )
-from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Space, Text, note, page, title
+from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Legend, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
 from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore
@@ -70,17 +70,17 @@ class Cells:
         x: the tensor, NaN where it holds nothing.
         accesses: the loads.
         step: up to which they are drawn, from 0 on.
+        width: pixels of a cell.
         rows: whether a cell is a row of the last axis, and a strip the slots of a page.
         axis: of the grid, which gives a program its colour.
-        width: pixels of a cell.
     """
 
     x: torch.Tensor
     accesses: Sequence[Access]
     step: int
+    width: Both[float]
     rows: bool = False
     axis: int = 0
-    width: Both[float] = 19
 
     def __call__(self, space: Space) -> Drawn:
         pages, lines, columns, size = self._numbers.shape
@@ -253,7 +253,7 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     """
     change = Text(RUNGS[rung], (13, 12), look=BOLD, above=6)
     if not loads:
-        return page(f"Rung {rung}. What it loads is shown where Triton runs.", change)
+        return page(f"{rung.capitalize()}. What it loads is shown where Triton runs.", change)
     accesses = loads[rung].of["k_cache"]
     last = steps_of(accesses) - 1
     step = round(progress / 100 * last)
@@ -264,17 +264,18 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    axes = f"sequence, {'query' if rung[0] in '12' else 'KV'} head"
-    if rung[0] == "8":
+    axes = f"sequence, {'query' if rung[5] in '12' else 'KV'} head"
+    if rung[5] == "8":
         axes += ", split"
     explained = note(
-        "number: page; stripe: KV head; colour: sequence; solid: loaded now, by program "
-        f"({axes}); pale: before; outlined: not yet; dotted: empty"
+        f"number: page; stripe: KV head; colour: sequence; ({axes}): program; dotted: empty"
     )
+    solid = Look(BLUE)
+    looks = [(solid, "loaded now"), (solid.tint, "loaded before"), (FREE, "not loaded yet")]
     x = loads[rung].given["k_cache"]
-    cells = Cells(x, accesses, step, rows=True, width=(12, 4.85))
-    name = f"Rung {rung}: the keys that its programs load. {headline}"
-    return page(headline, explained, cells, change, name=name)
+    cells = Cells(x, accesses, step, (12, 4.85), rows=True)
+    name = f"{rung.capitalize()}: the keys that its programs load. {headline}"
+    return page(headline, explained, Legend(looks), cells, change, name=name)
 
 
 # A reader's kernel --------------------------------------------------------------------------------
@@ -354,10 +355,12 @@ SHOWN = {
 }
 
 
-def _cells(name: str, x: torch.Tensor, accesses: Sequence[Access], step: int) -> Cells:
+def _cells(
+    name: str, x: torch.Tensor, accesses: Sequence[Access], step: int, width: float = 19
+) -> Cells:
     """Return the cells of a tensor of a puzzle."""
     is_whole = name in ("decode", "grouped", "split")
-    return Cells(x, accesses, step, rows=is_whole, axis=2 if name == "split" else 0)
+    return Cells(x, accesses, step, width, rows=is_whole, axis=2 if name == "split" else 0)
 
 
 def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
@@ -377,7 +380,7 @@ def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
         headline = f"needed {needed:,} bytes, loaded {loaded:,}: {loaded / needed:.2g} x"
     elif not loads.stopped:
         items += [title("A smaller case, solved", above=0), note(shown.text)]
-        items.append(_cells(name, *solved(name), 0))
+        items.append(_cells(name, *solved(name), 0, 38))
     explained = (
         f"colour: {shown.color}; pale: loaded in an earlier step; dotted: holds nothing; "
         "framed in orange: needed, and never loaded"

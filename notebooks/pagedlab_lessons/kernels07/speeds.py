@@ -26,15 +26,16 @@ SHAPES = {
     "Llama-3-8B, 1 x 16,384": "llama-3-8b decode 1 x 16384, block 16",
 }
 RUNGS = {  # what each rung changes, and what that does
-    "1 one page at a time": "A tile, the keys loaded at once, is one page: "
-    "much waiting for few keys.",
-    "2 a tile of several pages": "A tile is two pages: twice the keys in one wait.",
-    "3 heads share a load": "Each key is loaded once for all heads, by a quarter of the programs.",
-    "4 tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
-    "5 more in flight": "Two tiles are loaded ahead instead of one.",
-    "6 fewer warps": "Two warps instead of four: fewer threads wait for each other.",
-    "7 a longer tile": "A tile is four pages: twice the keys in one wait.",
-    "8 splits and their merge": (
+    "rung 1, one page at a time": "A tile, the keys loaded at once, is one page: much "
+    "waiting for few keys.",
+    "rung 2, a tile of several pages": "A tile is two pages: twice the keys in one wait.",
+    "rung 3, heads share a load": "Each key is loaded once for all heads, by a quarter of the "
+    "programs.",
+    "rung 4, tensor cores": "Two things: tensor cores multiply faster, and tiles are loaded ahead.",
+    "rung 5, more in flight": "Two tiles are loaded ahead instead of one.",
+    "rung 6, fewer warps": "Two warps instead of four: fewer threads wait for each other.",
+    "rung 7, a longer tile": "A tile is four pages: twice the keys in one wait.",
+    "rung 8, splits and their merge": (
         "Programs share a sequence; a merge follows. Drawn: 4 splits, tiles of 32. In use: splits "
         "from 256 tokens on, tiles of 64."
     ),
@@ -46,7 +47,7 @@ PEERS = {
     "gather + SDPA": "gather, then torch",
 }
 # Names of methods in benchmarks/attention.py, and of their bars.
-METHODS = {f"rung {name.replace(' ', ', ', 1)}": name for name in RUNGS} | PEERS
+METHODS = {name: name for name in RUNGS} | PEERS
 
 
 def recorded() -> dict[str, Any]:
@@ -94,10 +95,10 @@ def ladder(
         number = written.format(value)
         say = f"{name}: {number} {unit}, {value / line:.1%} of {says}"
         bar = Bar([Run(0, value, MARKED if name == now else look)], [name], say)
-        lanes.append(Lane(f"{name:25}{number:>6}", [bar]))
+        lanes.append(Lane(f"{name.removeprefix('rung '):26}{number:>6}", [bar]))
     longest = 1.02 * max(line, *values.values())  # room for the number below the line
     names = f"{unit}; dashed: {says}"
-    return Lanes(lanes, longest, line, names, names=212, height=18, every=round(line))
+    return Lanes(lanes, longest, line, names, names=219, height=18, every=round(line))
 
 
 def draw_speeds(shape: str) -> Drawing:
@@ -133,7 +134,7 @@ def measured_now(answer: Any, **cut: int) -> Drawing:
     copy = 2 * k.nbytes / do_bench(lambda: target.copy_(k), return_mode="median") / 1e6
     own = rungs.decoder(answer, **cut)
     batch = q, k, v, tables, seq_lens
-    kernels = {"yours": own, **dict(zip(RUNGS, rungs.RUNGS.values(), strict=True))}
+    kernels = {"yours": own, **rungs.RUNGS}
     kernels[PEERS["pagedlab"]] = partial(triton_attention, query_starts=starts)
     exact = triton_attention(*batch, query_starts=starts).double()
     error = (own(*batch) - exact).norm() / exact.norm()

@@ -38,7 +38,6 @@ from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.kernels07 import ladder
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
-from pagedlab_lessons.kernels07.speeds import RUNGS
 
 _Result = TypeVar("_Result")
 MARGIN = 4096  # elements on either side of a tensor
@@ -310,7 +309,7 @@ def loads_in_puzzle(name: str, answer: Any) -> Loads:
 
 @interpreted
 def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
-    """Run each rung, in its own words "1 one page at a time", and a reader's kernel as "yours".
+    """Run each rung, "rung 1, one page at a time", and a reader's kernel as "yours".
 
     Args:
         lengths: of sequences that each get a new token.
@@ -318,8 +317,8 @@ def loads_of_rungs(lengths: Sequence[int], own: Any = None) -> dict[str, Loads]:
     """
     four_splits = ladder.SPLIT | {"my_splits": lambda *_: 4}
     kernels = {"yours": ladder.decoder(own, tile=32)} if own else {}
-    kernels |= zip(RUNGS, ladder.RUNGS.values(), strict=True)
-    kernels[list(RUNGS)[-1]] = ladder.decoder(four_splits, tile=32)
+    kernels |= ladder.RUNGS
+    kernels["rung 8, splits and their merge"] = ladder.decoder(four_splits, tile=32)
     given = PUZZLES["decode"].given(lengths=lengths, size=16)
     batch = {name: given[name] for name in BATCH}
     return {name: _watched(run, batch) for name, run in kernels.items()}
