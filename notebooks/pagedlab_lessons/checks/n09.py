@@ -302,8 +302,8 @@ def _times(
     "Right on all of them. The number of tokens cancels: what decides is bytes of KV a token over "
     "the\nbandwidth, against parameters over the arithmetic.",
     [
-        (1000, 12 * 1024, 25e9, 0.5e9, 400e12),
-        (1000, 512 * 1024, 25e9, 6.7e9, 400e12),
+        (1000, 12 * 1024, 64e9, 0.5e9, 989e12),
+        (1000, 512 * 1024, 64e9, 6.7e9, 989e12),
         *product((1, 100), (1000, 1500, 700), (1e9, 2e9, 0.5e9), (1e6, 2e6), (1e12, 1.5e12)),
     ],
     why=lambda *case: "A swap takes {:.4g} s, recomputing {:.4g} s.".format(*_times(*case)),

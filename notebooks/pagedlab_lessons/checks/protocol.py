@@ -53,7 +53,7 @@ NAMES = {
     "n09": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
     "n10": ("step_floor", "step_time", "wasted_rows"),
     "n11": ("mlp_part", "heads_of_rank", "wire_bytes"),
-    "n12": ("roll_back", "kept_tokens", "acceptance_rule"),
+    "n12": ("kept_tokens", "roll_back", "acceptance_rule"),
     "n13": ("engine_loop", "closed_salt"),
     "n14": ("arrivals", "latencies", "goodput", "fair_ratios"),
     "n15": (

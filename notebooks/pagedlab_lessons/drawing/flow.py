@@ -283,12 +283,13 @@ class Bar(NamedTuple):
 class Lane(NamedTuple):
     """What one of them does over the time: a name and bars. Words are in a wide page's right half.
 
-    The first bar is pointed at with the name and the words.
+    The first bar is pointed at with the name and the words. A colour is a square beside the name.
     """
 
     name: str
     bars: list[Bar]
     words: str | None = None
+    color: str = "none"
 
 
 @dataclass
@@ -324,16 +325,22 @@ class Lanes:
         parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
-        parts.append(draw.label(space.x, bottom + 11, self.unit, 11, draw.SOFT))
+        parts.append(draw.label(space.x, bottom + 12, self.unit, 11, draw.SOFT))
         for number in range(0, int(self.stop) + 1, self.every):
-            x = first.corner(number)[0] - 3 * len(str(number))
-            parts.append(draw.label(x, bottom + 11, str(number), 11, draw.SOFT))
+            x, _ = first.corner(number)
+            parts += [
+                draw.box(x, bottom - 1, 1, 4, draw.SOFT),
+                draw.label(x - 3 * len(str(number)), bottom + 12, str(number), 11, draw.SOFT),
+            ]
         return Drawn(parts, bottom + 20)
 
     def _lane(self, lane: Lane, strip: Strip, space: Space) -> list[str]:
         """Draw a lane: its name, its words and its bars."""
         base = strip.y + strip.height / 2 + 4.5
-        around = [draw.label(space.x, base, lane.name, 11, draw.SOFT)]
+        around = [
+            draw.label(space.x, base, lane.name, 11, draw.SOFT),
+            draw.box(strip.x - 14, strip.y, 10, strip.height, lane.color),
+        ]
         if lane.words and not space.is_narrow:
             left = (space.width + BETWEEN) / 2
             within = space.width - left

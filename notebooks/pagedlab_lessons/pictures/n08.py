@@ -31,11 +31,11 @@ ROW = 40.0  # pixels a chat
 PADDING = Look(NEUTRAL, "//", is_pale=True)
 STORED = Look(sequence_color(0))
 LOOKS_OF_ROWS = [
-    (STORED, "full colour: holds a token"),
+    (STORED, "holds a token"),
     (PADDING, "padding"),
-    (STORED.tint, "pale: of a chat that has ended"),
+    (STORED._replace(hatch="xx"), "of a chat that has ended"),
 ]
-LOOKS_OF_BLOCKS = [(STORED, "full colour: holds a token"), (STORED.tint, "empty slot")]
+LOOKS_OF_BLOCKS = [(STORED, "holds a token"), (STORED.tint, "empty slot")]
 
 
 class Chat(NamedTuple):
@@ -132,12 +132,8 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     columns = longest + step - 1
     start = longest - chat.sequence.prompt
     stop = longest + min(step, chat.end) - 1  # the token that was written last is not stored yet
-    look = chat.look.tint if chat.end <= step else chat.look
-    tokens = [
-        Run(0, columns, PADDING, LINE),
-        Run(start, stop, Look(CARD)),
-        Run(start, stop, look),
-    ]
+    look = chat.look._replace(hatch="xx" if chat.end <= step else "")
+    tokens = [Run(0, columns, PADDING, LINE), Run(start, stop, look)]
     say = f"{chat.asked} A row of {columns} slots, {columns - stop + start} of them padding"
     say += "; the chat has ended, the row stays." if chat.end <= step else "."
 

@@ -268,7 +268,7 @@ def draw_pipeline(stages: int, batches: int) -> Drawing:
         lanes.append(Named(f"stage {stage}", shown, (60, 54)))
     idle = 1 - batches / stages
     return page(
-        f"{batches} of {stages} batches under way: each stage is idle for {idle:.0%} of the time.",
+        f"Batches under way: {batches}. Each stage is idle for {idle:.0%} of the time.",
         *lanes,
         note("Time goes to the right. B2 is token 2 of batch B. Dashed: the stage is idle."),
         width=LARGE,

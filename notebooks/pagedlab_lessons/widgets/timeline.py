@@ -325,7 +325,10 @@ def draw_timeline(run: Run, step: int, after: Replay | None, most_tokens: int) -
         Legend([(LOOKS[kind], KINDS[kind]) for kind in KINDS if kind in kinds]),
         Lanes(
             [_lane(row, number, step, after) for number, row in enumerate(rows)],
-            *(steps, step, "step", LEFT),
+            steps,
+            step,
+            "step",
+            LEFT,
             every=10 * (1 + steps // 250),
         ),
         note(f"Tokens that each step computes; the scale ends at {most:,}"),
@@ -352,11 +355,9 @@ def _lane(row: Row, number: int, step: int, after: Replay | None) -> Lane:
         say = f"{row.name}, {KINDS[kind]}, {when}"
         if not bars:  # it is pointed at with the words
             say = f"{row.name}, step {step}, {said or 'not there'} · {KINDS[kind]}, {when}"
-        drawn = Cells(first - 1, last, LOOKS[kind], sequence_color(number))
-        letter = kind if last > first else ""  # it would hide the cell of one step
-        bars.append(Bar([drawn], [row.name], say, letter))
+        bars.append(Bar([Cells(first - 1, last, LOOKS[kind])], [row.name], say))
         first = last + 1
-    return Lane(row.name, bars, words)
+    return Lane(row.name, bars, words, sequence_color(number) if after else "none")
 
 
 def _bars(batches: list[Counter[str]], most: int, space: Space) -> Drawn:
