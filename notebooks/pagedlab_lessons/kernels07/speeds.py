@@ -98,7 +98,7 @@ def ladder(
         lanes.append(Lane(f"{name.removeprefix('rung '):26}{number:>6}", [bar]))
     longest = 1.02 * max(line, *values.values())  # room for the number below the line
     names = f"{unit}; dashed: {says}"
-    return Lanes(lanes, longest, line, names, names=219, height=18, every=round(line))
+    return Lanes(lanes, longest, line, names, names=216, height=18, every=round(line))
 
 
 def draw_speeds(shape: str) -> Drawing:
