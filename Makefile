@@ -64,9 +64,9 @@ test-qwen: setup
 	@test -d "$$PAGEDLAB_TEST_MODEL" || { echo "PAGEDLAB_TEST_MODEL names no folder with a real Qwen"; exit 2; }
 	$(MAKE) -j 2 test-qwen-notebooks test-qwen-rest
 
-# Threads as a reader has them, and two notebooks at once: one alone takes one core of two on average.
+# Two notebooks at once, with one thread each: more threads would compete for two cores.
 test-qwen-notebooks:
-	PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+	OMP_NUM_THREADS=1 PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		--timeout=900 --nbmake --nbmake-timeout=900 notebooks
 
 test-qwen-rest:
