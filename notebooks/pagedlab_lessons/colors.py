@@ -66,14 +66,14 @@ MEMORY_LOOKS = {  # what is used is solid, so the eye finds it first
     "external": Look(NEUTRAL, "..", is_pale=True),
     "free": FREE,
 }
-# By the kinds of `widgets.timeline`. What computes nothing is pale. Prefill is violet and decode
-# grey, so that no request has their colour.
+# By the kinds of `widgets.timeline`. What computes nothing is pale. Prefill is violet, and crossed
+# where it is done again; decode is grey. So no request has their colour.
 STEP_LOOKS = {
     "W": Look(NEUTRAL, "//", is_pale=True),
     "P": Look("#785EF0"),
     "D": Look(NEUTRAL, ".."),
-    "R": Look(VERMILION, "xx"),
-    "S": Look(PINK, "||", is_pale=True),
+    "R": Look("#785EF0", "xx"),
+    "S": Look(NEUTRAL, "||", is_pale=True),
     "-": Look(ORANGE, "--", is_pale=True),
 }
 

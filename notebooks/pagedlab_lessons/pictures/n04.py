@@ -155,7 +155,7 @@ class _BeamTree:
         text = "; ".join(restarts) or "each beam continues"
         text = f"{text[0].upper()}{text[1:]}."
         if freed := self.used(self.step - 1) - self.used(self.step):
-            text += f" Free again: block {_listed(sorted(freed))}."
+            text += f" Free again: block{'s' * (len(freed) > 1)} {_listed(sorted(freed))}."
         return text
 
     def tokens(self, space: Space) -> Drawn:
