@@ -115,7 +115,7 @@ def main() -> int:
     model = os.environ.get("PAGEDLAB_MODEL", "")
     if model and Path(model).expanduser().exists():
         model = os.environ["PAGEDLAB_MODEL"] = str(Path(model).expanduser().resolve())
-    print(f"PAGEDLAB_MODEL={model}")
+    print(f"PAGEDLAB_MODEL={model}, load {os.getloadavg()[0]:.1f} at the start")
     print(f"{'notebook':28}{'seconds':>9}{'longest cell':>22}", flush=True)
     if arguments.out:  # pages without a kernel play what the notebook stores
         os.environ["PAGEDLAB_OPENINGS"] = "1"
