@@ -25,7 +25,9 @@ def download(name: str = DEFAULT_MODEL) -> None:
     try:
         snapshot_download(name, allow_patterns=FILES, ignore_patterns="*/*")
     except LocalEntryNotFoundError:  # the hub's client says so, in three sentences
-        why = "huggingface.co does not answer, so the models that are here go on answering"
-        raise ValueError(f"{name} was not fetched: {why}") from None
+        raise ValueError(
+            f"{name} was not fetched: huggingface.co does not answer "
+            "(the tiny model needs no network)"
+        ) from None
     except Exception as error:  # of the hub, of the network or of the disk
         raise ValueError(f"{name} was not fetched ({in_short(error)}): try again") from None
