@@ -183,7 +183,7 @@ class LLM:
         if prefix_caching is True:
             prefix_caching = PrefixCache
         if prefix_caching is not False:
-            subclass("prefix_caching", prefix_caching, PrefixCache)
+            subclass("prefix_caching, if it is not True or False,", prefix_caching, PrefixCache)
         self._new_prefix_cache = prefix_caching
         a_function("runner", runner, "that makes a runner for an engine")
 

@@ -268,8 +268,8 @@ class Model:
             )
         except Exception as error:  # a template may raise anything, and there may be none
             raise ValueError(
-                f"{self.name} has no chat template for these messages ({in_short(error)}): give "
-                "each a role and a content, or pass a text"
+                f"the chat template of {self.name} cannot take these messages ({in_short(error)}): "
+                "give each a role and a content that is a text, or pass a text"
             ) from None
 
     def checked_ids(self, prompt: Any) -> list[int]:

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -48,6 +49,11 @@ COMPLETION_TOKENS = 16  # new tokens of a completion whose request does not say,
 MOST_LOGPROBS = 250_000  # in one answer; about 20 MB of JSON
 MOST_NOTED = 100  # unknown fields that the log names
 MOST_NAME = 80  # characters of the name of such a field
+PLACE = b'<div id="swagger-ui">'  # what the script of /docs fills
+NO_SCRIPT = (
+    b"<p>The script of this page comes from cdn.jsdelivr.net. Without it, "
+    b'<a href="openapi.json">openapi.json</a> lists the same paths and fields.</p>'
+)
 
 T = TypeVar("T")
 SaltFor = Callable[[str | None, str | None], str | None]
@@ -441,6 +447,13 @@ async def blocks(serving: Shared, tenant: Tenant, since: int = 0) -> JSONRespons
     return JSONResponse(await serving.engine.call(lambda llm: live.look(llm, since)))
 
 
+@router.get("/docs", include_in_schema=False)
+async def reference() -> Response:
+    """Return the page that lists every path and field, as FastAPI has it."""
+    html = get_swagger_ui_html(openapi_url="openapi.json", title="pagedlab")
+    return Response(bytes(html.body).replace(PLACE, PLACE + NO_SCRIPT), media_type="text/html")
+
+
 async def page(request: Request) -> Response:
     """Return a file of the live page. The page reads its data from /blocks."""
     media_type, read = request.app.state.serving.live.files[request.url.path]
@@ -518,7 +531,7 @@ def create_app(
         yield
         await asyncio.to_thread(engine.stop)
 
-    app = FastAPI(title="pagedlab", lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="pagedlab", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.serving = Serving(
         engine, Encoder(llm.model), live, metrics, card, tenants, salt, default_max_tokens
     )

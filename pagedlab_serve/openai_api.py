@@ -298,7 +298,8 @@ def api_error(error: Exception) -> ApiError:
         words = dict.fromkeys(each["msg"] for each in same)
         return ApiError(400, f"{path}: {' or '.join(words)}", path)
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
+        message = f"{error.detail}: /docs lists every path, and what it takes"
+        return ApiError(error.status_code, message, headers=dict(error.headers or {}))
     assert isinstance(error, ApiError)
     return error
 

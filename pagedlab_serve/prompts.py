@@ -40,8 +40,10 @@ class Encoder:
 
     async def text(self, prompt: str | list[int]) -> str:
         """Return the text of a prompt. Of token ids, it has no special tokens."""
+        if isinstance(prompt, str):
+            return prompt
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._text, prompt)
+        return await loop.run_in_executor(self._thread, self._model.decode, prompt)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         ids = self._model.encode(prompt)
@@ -51,6 +53,3 @@ class Encoder:
             message = f"the prompt has {len(ids)} tokens and {takes}: shorten it"
             raise ApiError(400, message, code="context_length_exceeded")
         return ids
-
-    def _text(self, prompt: str | list[int]) -> str:
-        return prompt if isinstance(prompt, str) else self._model.decode(prompt)

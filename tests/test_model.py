@@ -21,6 +21,7 @@ from pagedlab.attention import get_backend
 from pagedlab.loading import DEFAULT_MODEL, TINY_MODEL, choose_model
 from pagedlab.model import Model, load_model
 from pagedlab_serve import hub
+from support.faults import raising_at
 from support.refused import refused
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -116,12 +117,15 @@ def test_what_is_downloaded_is_the_model(cache, tiny, monkeypatch):
 
 
 def test_a_download_that_fails_says_so_in_one_line(cache, monkeypatch):
-    def fail(*_, **__):
-        raise ConnectionError("503\nService Unavailable")
-
-    monkeypatch.setattr(hub, "snapshot_download", fail)
-    with refused(r"^some/model was not fetched \(503 Service Unavailable\): try again"):
-        hub.download("some/model")
+    errors = {
+        r" \(503 Service Unavailable\): try again": ConnectionError("503\nService Unavailable"),
+        ": huggingface.co does not answer": hub.LocalEntryNotFoundError("Got: ConnectError: [Errno -2]"),
+    }
+    for said, error in errors.items():
+        monkeypatch.setattr(hub, "snapshot_download", raising_at(0, None, error))
+        with refused(f"^some/model was not fetched{said}") as caught:
+            hub.download("some/model")
+        assert caught.value.__suppress_context__, "a reader sees no other traceback"
     assert choose_model() == (str(TINY_MODEL), FALLBACK)
 
 
@@ -262,7 +266,7 @@ def test_templates_that_do_not_work(template, spoilt):
     model = load(spoilt)
     assert model.checked_ids("a text needs no template")
     with refused(
-        r"^spoilt has no chat template for these messages \(.*\): give each a role and a content, or pass a text$"
+        r"^the chat template of spoilt cannot take these messages \(.*\): give each a role and a content that is a text"
     ):
         model.checked_ids([{"role": "user", "content": "hello"}])
 

@@ -38,7 +38,8 @@ import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "triton", "safetensors", "tokenizers")))"""
 STARTS = (
     "**This notebook runs in your browser**: nothing is installed, and what you write stays on this page. The next "
-    "cell loads Python and pagedlab, which takes half a minute the first time."
+    "cell loads Python and pagedlab. The first time, they come from cdn.jsdelivr.net and pypi.org within a minute, "
+    "unless your network blocks these."
 )
 # build_front.py has it, too. pagedlab asks for PyTorch, so it is installed without what it needs.
 INSTALL = f"""\

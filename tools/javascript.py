@@ -35,9 +35,9 @@ def install() -> None:
     lock = LOCK.read_bytes()
     if INSTALLED.exists() and INSTALLED.read_bytes() == lock:
         return
-    print(f"installing {PACKAGES.name} (a few seconds, once)", flush=True)
+    print("installing node_modules (a few seconds, once)", flush=True)
     if npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--loglevel=error"):
-        sys.exit(f"npm could not install {PACKAGES.name}; see its message above, then run this again")
+        sys.exit("npm could not install node_modules; see its message above, then run this again")
     INSTALLED.write_bytes(lock)
 
 

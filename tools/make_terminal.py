@@ -76,7 +76,6 @@ def main() -> None:
     path = REPO / "docs" / "chat.svg"
     llm = LLM(device="cpu", dtype="float32", num_blocks=64, attention_backend="torch")
     path.write_text(picture(llm), encoding="utf-8")
-    print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "pagedlab-setup"  # what has been installed
 EXTRAS = "notebooks,gguf"  # what a reader needs
 GROUPS = {"reader": (), "site": ("site",), "tests": ("site", "tests")}  # dependency groups of pyproject.toml
+# JupyterLab's question whether a reader wants its news would lie over the first film.
+NO_NEWS = '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}'
 CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
 
 
@@ -51,9 +53,8 @@ def set_up(groups):
     done = STAMP.read_text(errors="replace").split() if STAMP.exists() else []
     if done[:1] == [recipe()] and {*groups} <= {*done[1:]}:
         return
-    print(f"setting up {VENV.name} (a few minutes, once)", flush=True)
-    if STAMP.exists():
-        STAMP.unlink()
+    print("setting up .venv (a few minutes, once)", flush=True)
+    STAMP.unlink(missing_ok=True)
     # Node would take the scripts of JupyterLab for modules, as the repository's own package.json says.
     complete = VENV / "package.json"
     if not (complete.exists() and PYTHON.exists()):  # one that is in use cannot be made anew
@@ -73,14 +74,16 @@ def set_up(groups):
     pip("--constraint", constraints, *compat, "--editable", f"{ROOT}[{EXTRAS}]")
     # That mode knows one folder, and the lessons are in another.
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
-    packages.mkdir(parents=True, exist_ok=True)
     (packages / "pagedlab_lessons.pth").write_text(f"{ROOT / 'notebooks'}\n")
+    settings = VENV / "share/jupyter/lab/settings"
+    settings.mkdir(exist_ok=True)
+    (settings / "overrides.json").write_text(NO_NEWS)
     if groups:
         pip("pip>=25.1")  # that of Python 3.10 knows no dependency groups
         named = [word for group in groups for word in ("--group", f"{ROOT / 'pyproject.toml'}:{group}")]
         pip("--constraint", constraints, *named)
     STAMP.write_text(" ".join([recipe(), *groups]))
-    print(f"{VENV.name} is ready", flush=True)
+    print(".venv is ready", flush=True)
 
 
 def main():

@@ -84,7 +84,8 @@ const answers = find("answers");
 async function ask(number) {
   answers.textContent = "The answer grows below.";
   const messages = [{ role: "user", content: find("question").value }];
-  const asked = number > 1 ? { messages, n: number, temperature: 0.8 } : { messages };
+  const asked =
+    number > 1 ? { messages, n: number, temperature: 0.8 } : { messages, temperature: 0 };
   try {
     const body = await load("v1/chat/completions", {
       method: "POST",

@@ -28,7 +28,7 @@ Chat = Annotated[bool, typer.Option("--chat", help="Send each prompt as a user's
 TopP = Annotated[
     float,
     typer.Option(
-        min=0, max=1, help="Sample from the likeliest tokens whose probabilities reach this sum."
+        help="Sample from the likeliest tokens whose probabilities reach this sum (up to 1)."
     ),
 ]
 Stop = Annotated[

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from pagedlab import __version__
 from pagedlab.extras import MissingExtra
 from pagedlab_serve.cli.chat import chat
 from pagedlab_serve.cli.download import download
@@ -27,6 +30,16 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def before_a_command(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Obey the options that stand before a command."""
+    if version:
+        typer.echo(f"pagedlab {__version__}")
+        raise typer.Exit
 
 
 def main(arguments: list[str] | None = None) -> int:

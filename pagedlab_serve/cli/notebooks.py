@@ -22,7 +22,7 @@ def notebooks(
     ),
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not start JupyterLab.")] = False,
 ) -> None:
-    """Copy the series into a folder of yours and open it in JupyterLab.
+    """Copy the series into a folder and open it in JupyterLab.
 
     Files that are there already stay as they are.
     """

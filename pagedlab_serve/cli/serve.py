@@ -38,7 +38,7 @@ def serve(
     api_keys: ApiKeys = None,
     max_waiting: MaxWaiting = 128,
 ) -> None:
-    """Serve a model over OpenAI's HTTP API, and its blocks, live, on a page."""
+    """Serve OpenAI's HTTP API, and a page that shows the blocks."""
     require("server", "fastapi", "uvicorn", "prometheus_client")
     from pagedlab_serve.background import listen, server_of
 

@@ -71,9 +71,9 @@ def test_a_pipe_sends_the_prompt_and_gets_the_text_alone(monkeypatch, capsys, ti
 
 def test_info_names_versions_and_the_model(capsys, monkeypatch):
     monkeypatch.setenv("PAGEDLAB_MODEL", str(TINY_MODEL))
-    assert run("info") == 0
+    assert run("--version") == run("info") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"pagedlab {__version__}\npython 3.")
+    assert printed.startswith(f"pagedlab {__version__}\n" * 2 + "python 3.")
     assert f"model: {TINY_MODEL} (PAGEDLAB_MODEL says so)" in printed
 
 

@@ -17,7 +17,11 @@ from support.site import serving
 @pytest.fixture(scope="session")
 def page_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("front")
-    build_front.build(folder)
+    (console := folder / "lite" / "repl").mkdir(parents=True)
+    (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_front, "OUTPUT", folder / "lite")
+        build_front.build(folder)
     return folder
 
 
@@ -73,16 +77,13 @@ def test_without_javascript_the_picture_moves_and_no_control_is_dead(address):
         assert page.locator("#film img").is_visible()
         assert page.locator("#start").is_visible()
         assert page.locator("button:visible, input:visible, progress:visible").count() == 0
+    assert not any("/lite/" in asked for asked in page.asked), "Python is asked for by a script alone"
 
 
 @in_browser
-def test_python_is_asked_for_only_when_a_visitor_opens_it(tmp_path, monkeypatch):
-    (console := tmp_path / "lite" / "repl").mkdir(parents=True)
-    (console / "index.html").write_text("<p>the console</p>", encoding="utf-8")
-    monkeypatch.setattr(build_front, "OUTPUT", tmp_path / "lite")
-    build_front.build(tmp_path)
-    with serving(tmp_path) as url, open_page() as page:
-        page.goto(url)
+def test_python_is_asked_for_only_when_a_visitor_opens_it(address):
+    with open_page() as page:
+        page.goto(address)
         page.locator("#film .pl-blocks").wait_for()
         assert not any("/lite/" in asked for asked in page.asked)
         page.locator("#try summary").click()

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 
 from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.paths import NOTEBOOKS
+
 GOLDEN = Path(__file__).with_name("said.txt")
 SAYS = re.compile(r'(?:aria-label|data-say)="([^"]*)"')
 LINKS = re.compile(r'data-link="([^"]*)"')
@@ -22,7 +23,7 @@ LINKS = re.compile(r'data-link="([^"]*)"')
 
 def explorers():
     """Each stored explorer: where it is, and its values."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in NOTEBOOKS:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", []):
                 stored = output.get("data", {}).get(MEDIA_TYPE)

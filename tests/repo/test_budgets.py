@@ -18,7 +18,10 @@ SLACK = 0.02
 @each_part
 def test_a_part_is_within_its_budget(budget):
     tokens = budget.size().tokens
-    assert 0 < tokens <= budget.tokens, "cut something else, or say in the commit what a reader gains"
+    assert 0 < tokens <= budget.tokens, (
+        f"cut something else, or raise the budget to {tokens} under [tool.pagedlab.budgets] in pyproject.toml, and say "
+        "in the commit what a reader gains"
+    )
 
 
 @each_part

@@ -18,14 +18,9 @@ from PIL import Image
 
 import normalise_notebooks
 import pagedlab
-from support.paths import ROOT, each_notebook
+from measure_code import tomllib
+from support.paths import NOTEBOOKS, ROOT, each_notebook
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 GROUPS = PYPROJECT["dependency-groups"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.paths import ROOT
+from support.paths import NOTEBOOKS, ROOT
 
 USE = """
 import subprocess
@@ -117,7 +117,7 @@ def test_carries_every_file_of_the_package_and_its_licence(wheel):
     assert source <= carried
     rest = {name for name in carried - source if ".dist-info/" not in name}
     assert all(name.startswith("pagedlab/data/") for name in rest)
-    notebooks = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    notebooks = {path.name for path in NOTEBOOKS}
     assert notebooks == {Path(name).name for name in rest if name.endswith(".ipynb")}
     assert "pagedlab/data/docs/glossary.md" in rest
     assert any(name.endswith("LICENSE") for name in carried)

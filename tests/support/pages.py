@@ -55,4 +55,4 @@ def open_page(**options) -> Iterator[Any]:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
         yield page
-    assert not problems
+    assert not problems, problems
