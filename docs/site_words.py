@@ -18,7 +18,7 @@ WORDS = {
         "Replace `...` with a list of block numbers and press Shift+Enter; a check answers at once.": (
             "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter; a check answers at once."
         ),
-        "into the folded cell above; it then fetches": "into the notebook's first cell in Colab; it then fetches",
+        "into the first folded cell; it then fetches": "into the notebook's first cell in Colab; it then fetches",
     },
     "01_fragmentation": {
         "Run the folded cell (Shift+Enter), drag **users** to 1": "Drag **users** to 1",

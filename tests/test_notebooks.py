@@ -16,7 +16,6 @@ from support.paths import ROOT, each_notebook
 # Cells that compute for two to twenty seconds, and change nothing that an earlier cell made. They make results of their
 # own, and engines of their own where they need some.
 ONCE = {
-    "01": {"limits"},
     "04": {"count-run", "lineage", "savings"},
     "05": {"policies", "spy-run"},
     "07": {"07-80"},
