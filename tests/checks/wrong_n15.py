@@ -2,7 +2,7 @@
 
 from pagedlab_lessons.capstone import Workbench
 
-from pagedlab import LLM, BlockPool, BlockTable, Scheduler
+from pagedlab import BlockTable, Scheduler
 
 EDITS = {
     "my_pool": [
@@ -18,7 +18,7 @@ EDITS = {
         ("self.pool.forget(self.block_ids[-1])", "pass", "forgotten"),
     ],
     "my_cache": [
-        ("contents != [salt, token_ids[:end]]", "block_id is None", "different past"),
+        ("contents != [salt, token_ids[:end]]", "contents[1:] != [token_ids[:end]]", "different past"),
         ("token_ids[:-1]", "token_ids", "last token"),
         ("self.pool.forget(block_id)", "continue", "longer prompt"),
     ],
@@ -37,6 +37,7 @@ EDITS = {
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),
         (", right=True", "", "temperatures"),
+        (".double()", "", "temperatures"),
         ("if asked.temperature:", "if True:"),
     ],
     "my_step": [
@@ -65,16 +66,17 @@ class NeverPreempts(Scheduler):
         return not self.running and super().may_admit(sequence)
 
 
-class TakesTheFirst(BlockPool):
-    def victim(self):
-        return 0
+class DropsCopies(Scheduler):
+    def schedule(self):
+        plan = super().schedule()
+        plan.copies.clear()
+        return plan
 
 
 WRONG = {
     "my_engine": [
         bench("my_table", Leaks),
         bench("my_scheduler", NeverPreempts),
-        bench("my_pool", TakesTheFirst),
-        bench("my_step", type("Idle", (LLM,), {"advance": lambda self: []})),
+        bench("my_scheduler", DropsCopies),
     ]
 }

@@ -41,10 +41,12 @@ _KEPT = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a
 
 
 def _free_blocks(pool: Function, line: str) -> str:
-    """Return how many blocks are free and cached in a pool of two after these operations."""
+    """Return what is free and cached in a pool of two after these operations."""
     names: dict[str, Any] = {"MyPool": pool}
     exec(f"{_KEPT}; {line}", names)  # noqa: S102 - lines of my_pool
-    return f"{names['pool'].num_free} free, {names['pool'].num_cached} of them cached"
+    made = names["pool"]
+    kept = f"pool.keeps(a) is {made.keeps(names['a'])}"
+    return f"{made.num_free} free, {made.num_cached} of them cached; {kept}"
 
 
 @exercise
@@ -93,10 +95,12 @@ def my_cache(answer: Any) -> str:
             """The same names for all prompts."""
             return [bytes([i]) for i in range(len(token_ids) // self.pool.block_size)]
 
-    with trying("blocks of 2, names that collide", "serve([1, 2, 3])", "serve([6, 7, 3])"):
+    prompts = [1, 2, 5, 6, 3], [6, 7, 3], [6, 7, 5, 6, 3]
+    with trying("blocks of 2, names that collide", f"serve each of {prompts}, then salt='x'"):
         served = Served(Collides, 8, 2)
-        served.serve([1, 2, 3])
-        served.serve([6, 7, 3])
+        for prompt in prompts:
+            served.serve(prompt)
+        served.serve([6, 7, 3], salt="x")
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 
@@ -159,7 +163,7 @@ def my_scheduler(answer: Any) -> str:
 
 def _tokens(sample: Function, number: float) -> list[int]:
     """Return tokens at temperatures 0, 1, 0.5, 2, 0 and 1, all with the same random number."""
-    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
+    logits = torch.randn(6, 4096, generator=torch.Generator().manual_seed(1)).bfloat16()
     logits[:, 0] = -torch.inf
     params = [SamplingParams(temperature=t) for t in (0, 1, 0.5, 2, 0, 1)]
     return sample(logits, params, [number] * 6).tolist()
@@ -167,7 +171,7 @@ def _tokens(sample: Function, number: float) -> list[int]:
 
 @compared(
     "The likeliest token at temperature 0, else the token into whose share the number falls.",
-    [(0.0,), (0.2,), (0.5,), (0.999,)],
+    [(0.0,), (0.2,), (0.5,), (1 - 2**-53,)],
     through=_tokens,
     told="my_sample(logits, params, [{0}] * 6)",
     why="Tokens of temperatures 0, 1, 0.5, 2, 0, 1:",
@@ -177,20 +181,22 @@ def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]
     return sample_rows(logits, params, numbers)
 
 
-def _generated(kind: type[LLM]) -> list[list[int]]:
-    """Return the tokens of the three texts that a kind of engine writes."""
-    llm = kind(load_model(TINY_MODEL, "cpu", verbose=False), num_blocks=16, verbose=False)
+def _texts(llm: LLM) -> list[list[int]]:
+    """Return the tokens of three texts, of which two are samples."""
     asked = [SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, n=2, temperature=1, seed=1)]
     prompts: list[Any] = [[5, 6, 7, 8, 9], [5, 6, 7]]
-    done = poisoned(llm).generate(prompts, asked)
+    done = llm.generate(prompts, asked)
     return [output.token_ids for completion in done for output in completion.outputs]
 
 
 @exercise
 def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
-    with trying("MyLLM(...).generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)"):
-        agree(_generated(LLM), _generated(answer), "The tokens of the three texts:")
+    model = load_model(TINY_MODEL, "cpu", verbose=False)
+    ours, mine = (poisoned(kind(model, num_blocks=16, verbose=False)) for kind in (LLM, answer))
+    with trying("llm.generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)", "llm.step()"):
+        agree(_texts(ours), _texts(mine), "The tokens of the three texts:")
+        agree([], mine.step(), "With nothing to do, a step returns an empty list.")
     return "Plan, copies, batch, forward pass, tokens: a step."
 
 
@@ -200,20 +206,21 @@ def my_engine(answer: Any) -> str:
     model = load_model(TINY_MODEL, "cpu", "float32", verbose=False)
     prompts = [[7, 8, 9, 200, 30 + i // 2, 31, *range(40, 40 + i)] for i in range(8)]
     asked = SamplingParams(max_tokens=12, ignore_eos=True)
-    samples = SamplingParams(max_tokens=8, n=2, temperature=1, seed=3)
     llm = answer.engine(model, block_size=4, num_blocks=16, max_batch_tokens=16, verbose=False)
     poisoned(llm)
     seen = Counter[str]()
-    with trying("generate(prompts)", "generate(prompts[3], samples)", "generate([7] * 62)"):
+    with trying("generate(prompts)", "generate two samples of [5, 6, 7]", "generate([7] * 62)"):
         llm.pool.subscribe(lambda event: seen.update([event.kind]))
         done = llm.generate(prompts, asked)
         seen["preemption"] = llm.stats.preemptions
-        llm.generate(prompts[3], samples)
+        samples = _texts(llm)
         llm.generate([7] * 62, SamplingParams(max_tokens=1))  # takes the whole pool
         right = generate_baseline(model, prompts, 12, ignore_eos=True).token_ids
         for prompt, expected, completion in zip(prompts, right, done, strict=True):
             tokens = completion.outputs[0].token_ids
             agree(expected, tokens, f"The tokens after the prompt {prompt}:")
+        ours = LLM(model, num_blocks=16, verbose=False)
+        agree(_texts(ours), samples, "The tokens of three texts, of which two are samples:")
         for what in ("hit", "copy", "preemption"):
             if not seen[what]:
                 raise Wrong(f"In so small a pool there is a {what}.", "at least 1", 0)
