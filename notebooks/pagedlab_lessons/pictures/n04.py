@@ -179,7 +179,9 @@ class _BeamTree:
 
     def _curve(self, heirs: Sequence[int], x: float, before: float, top: float) -> str:
         """Draw a line from a beam to its parent, as wide as it has heirs; grey for several."""
-        color = SOFT if heirs[1:] else self.colors[heirs[0]] if heirs else LINE
+        color = SOFT if heirs else LINE
+        if len(heirs) == 1:
+            color = self.colors[heirs[0]]
         start, end = before + TOKEN / 2, top + TOKEN / 2
         curve = f"M{x - 14:.1f} {start}C{x:.1f} {start} {x - 14:.1f} {end} {x:.1f} {end}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
