@@ -16,11 +16,15 @@ EDITS = {
         ("> 1", "> 2"),
         ("+ must_copy > self.pool.num_free", "> self.pool.num_free"),
         ("self.pool.forget(self.block_ids[-1])", "pass", "forgotten"),
+        ('self.pool.emit("copy", destination, source)', "pass", "emits a copy"),
+        ("destination, source)\n            self", "source, destination)\n            self", "its destination"),
     ],
     "my_cache": [
         ("contents != [salt, token_ids[:end]]", "contents[1:] != [token_ids[:end]]", "different past"),
         ("token_ids[:-1]", "token_ids", "last token"),
         ("self.pool.forget(block_id)", "continue", "longer prompt"),
+        ('self.pool.emit("hit", block_id)', "pass", "emits a hit"),
+        ("self.stats.hit_tokens += table.num_tokens", "pass", "hit_tokens"),
     ],
     "my_attention": [
         ("[:length]", ""),
@@ -31,8 +35,10 @@ EDITS = {
         ("self.running[-1]", "self.running[0]"),
         ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
         ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
-        ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "budget"),
+        ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "no chunk"),
         ("self.register(self.plan.chunks[-1])", "pass", "register"),
+        (" and not self.plan.preempted", "", "admits nobody"),
+        ("list(self.running)", "reversed(self.running)", "oldest first"),
     ],
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),
@@ -43,6 +49,7 @@ EDITS = {
     "my_step": [
         ("self.cache.copy_blocks(plan.copies)", "pass", "tokens"),
         ("self.update(plan, self.sample(plan, logits))", "[]"),
+        ("return self.update", "self.update", "NoneType"),
         ("self.sample(plan, logits)", "self.sample(plan, -logits)", "tokens"),
     ],
 }

@@ -18,6 +18,7 @@ from pagedlab import (
     Scheduler,
     paged_attention,
 )
+from pagedlab.blocks import BlockEvent, BlockTable
 from pagedlab.loading import TINY_MODEL
 from pagedlab.model import load_model
 from pagedlab.sampling import sample_rows
@@ -38,6 +39,18 @@ from pagedlab_lessons.checks.protocol import (
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
 _KEPT = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"
+
+
+def _heard(pool: BlockPool, kind: str) -> list[tuple[int, int | None]]:
+    """Return a list that gets the block and the source of each event of this kind."""
+    heard = []
+
+    def note(event: BlockEvent) -> None:
+        if event.kind == kind:
+            heard.append((event.block_id, event.source))
+
+    pool.subscribe(note)
+    return heard
 
 
 def _free_blocks(pool: Function, line: str) -> str:
@@ -82,6 +95,15 @@ def my_table(answer: Any) -> str:
         a.append(1)
         kept = pool.keeps(a.block_ids[0])
         agree(False, kept, "A block whose contents change must be forgotten.")
+    with trying("a.append(2); b = a.fork()", "a.append(1)", "the copies that subscribers hear of"):
+        pool = BlockPool(2, 4)
+        heard = _heard(pool, "copy")
+        a = answer(pool)
+        a.append(2)
+        b = a.fork()
+        a.append(1)
+        copies = [(a.block_ids[0], b.block_ids[0])]
+        agree(copies, heard, "append emits a copy as its destination and its source.")
     return "Forks share every block, and a write copies at most the last one."
 
 
@@ -101,6 +123,16 @@ def my_cache(answer: Any) -> str:
         for prompt in prompts:
             served.serve(prompt)
         served.serve([6, 7, 3], salt="x")
+    with trying("table.append(4); register(table, [1, 2, 3, 4])", "match([1, 2, 3, 4, 5])"):
+        pool = BlockPool(4, 2)
+        cache = answer(pool)
+        table = BlockTable(pool)
+        table.append(4)
+        cache.register(table, [1, 2, 3, 4])
+        heard = _heard(pool, "hit")
+        cache.match([1, 2, 3, 4, 5])
+        agree([(i, None) for i in table.block_ids], heard, "match emits a hit for each block.")
+        agree(4, cache.stats.hit_tokens, "stats.hit_tokens counts the tokens of the hits.")
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 
@@ -131,16 +163,21 @@ def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[i
     # The third prompt takes the whole pool of 9 blocks.
     sequences = [engine.add(prompt, 36 - prompt) for prompt in (9, 3, 33, 6)]
     while engine.scheduler.waiting or running:
-        youngest = running[-1:]
+        before = list(running)
         plan = engine.step()
+        planned = [chunk.sequence for chunk in plan.chunks]
+        if not planned:
+            raise Wrong("A step has no chunk, though sequences wait or run.", "a chunk", "none")
         tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
-        if not 0 < tokens <= budget:
-            raise Wrong("A step computes tokens, within its budget.", f"1 to {budget}", tokens)
+        if tokens > budget:
+            raise Wrong("A step stays within its budget.", f"at most {budget} tokens", tokens)
         if len(running) > 3:
             raise Wrong("Too many run.", "at most 3", len(running))
-        first = [*plan.preempted][:1]
-        if first:
-            agree(youngest, first, "The youngest gives way.")
+        oldest = [each for each in before if each in planned]
+        agree(oldest, planned[: len(oldest)], "Running sequences go on, oldest first.")
+        if plan.preempted:
+            agree(before[-1:], [*plan.preempted][:1], "The youngest gives way.")
+            agree({}, plan.admitted, "A step that preempts admits nobody.")
     if not cache.stats.hit_tokens:
         raise Wrong("The prompts begin alike, and no block is shared: register.", "a hit", "none")
     engine.pool.check([])
@@ -196,7 +233,9 @@ def my_step(answer: Any) -> str:
     ours, mine = (poisoned(kind(model, num_blocks=16, verbose=False)) for kind in (LLM, answer))
     with trying("llm.generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)", "llm.step()"):
         agree(_texts(ours), _texts(mine), "The tokens of the three texts:")
-        agree([], mine.step(), "With nothing to do, a step returns an empty list.")
+        mine.add([5, 6, 7], SamplingParams(max_tokens=2))
+        counts = [len(mine.step()) for _ in range(3)]
+        agree([1, 1, 0], counts, "Completions that steps return: two compute a token, one nothing.")
     return "Plan, copies, batch, forward pass, tokens: a step."
 
 
@@ -221,9 +260,9 @@ def my_engine(answer: Any) -> str:
             agree(expected, tokens, f"The tokens after the prompt {prompt}:")
         ours = LLM(model, num_blocks=16, verbose=False)
         agree(_texts(ours), samples, "The tokens of three texts, of which two are samples:")
-        for what in ("hit", "copy", "preemption"):
+        for what, method in {"hit": "match", "copy": "append", "preemption": "schedule"}.items():
             if not seen[what]:
-                raise Wrong(f"In so small a pool there is a {what}.", "at least 1", 0)
+                raise Wrong(f"So small a pool needs a {what}: see {method}.", "at least 1", 0)
         llm.prefix_cache.clear()
         llm.pool.check([])
     proves = "Eight answers of transformers, with hits, copies and preemptions; no block is lost."
