@@ -40,7 +40,7 @@ WELCOME = """\
 Type a message. Below each answer are its blocks, in the colours of their words:
 = reused from the prefix cache, + new, & shared by both answers.
 /fork MESSAGE gives two answers from one beginning, /new begins anew.
-Ctrl-C stops an answer, Ctrl-D ends the chat.
+Ctrl-C stops an answer, /quit or Ctrl-D ends the chat, /help shows this.
 """
 
 
@@ -82,8 +82,13 @@ def converse(llm: LLM, sampling: SamplingParams, lines: Iterable[str], console: 
     messages: list[dict[str, str]] = []
     for line in lines:
         command, _, rest = line.strip().partition(" ")
+        if command == "/quit":
+            return
         if command == "/new":
             messages = []
+            continue
+        if command == "/help":
+            console.print(WELCOME)
             continue
         how = sampling
         if command == "/fork":  # at a lower temperature, two answers are often equal

@@ -95,9 +95,9 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm, method):
     assert "prompt: 13 tokens" in text.split("blocks ")[1]
 
 
-def test_the_command_ends_with_its_input():
+def test_the_command_helps_and_ends_when_it_is_told_to():
     command = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--max-tokens", "5"]
-    done = subprocess.run(command, input=f"{QUESTION}\n", capture_output=True, text=True, check=True)
-    assert "you> " in done.stdout
+    done = subprocess.run(command, input=f"{QUESTION}\n/help\n/quit\nAnd?", capture_output=True, text=True, check=True)
+    assert done.stdout.count("/help shows this") == 2
     assert len(tables(done.stdout)) == 1
     assert "Traceback" not in done.stderr
