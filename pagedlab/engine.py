@@ -207,8 +207,7 @@ class LLM:
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
         self._pool_callbacks = Callbacks()  # every pool of this engine calls them
         self._is_torn = False  # whether a `with whole()` began, and did not reach its end
-        self._is_inside = False  # whether one runs now
-        self._latest = object()  # stands for the latest `with whole()`
+        self._inside: object | None = None  # stands for the `with whole()` that runs now
         self._make_parts()
         self.runner = runner(self)
 
@@ -385,8 +384,7 @@ class LLM:
         Raises:
             RuntimeError: If another one ran inside this one.
         """
-        self._is_inside = True
-        this = self._latest = object()
+        this = self._inside = object()
         try:
             if self._is_torn:
                 self._renew()
@@ -397,8 +395,8 @@ class LLM:
             self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
-            self._is_inside = False
-            if self._latest is not this:
+            inside, self._inside = self._inside, None
+            if inside is not this:
                 self._is_torn = True
                 raise RuntimeError("a step is running: call step, generate and score between steps")
 
@@ -413,7 +411,7 @@ class LLM:
         The garbage collector may end a stream at any line. So this may be called at any line.
         """
         self._inbox.append(function)
-        if not self._is_inside:
+        if self._inside is None:
             self.catch_up()
 
     def reset(self) -> None:
