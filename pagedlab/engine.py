@@ -77,10 +77,9 @@ class EagerRunner:
 
     def collect(self) -> tuple[Plan, dict[Sequence, NewTokens]] | None:
         """Return the oldest plan and its new tokens; None if there is no plan."""
-        plan = self.plan
+        plan, self.plan = self.plan, None
         if plan is None:
             return None
-        self.plan = None
         return plan, self.llm.sample(plan, self.compute(plan))
 
     def compute(self, plan: Plan) -> Tensor:
@@ -469,6 +468,7 @@ class LLM:
         self.soon(partial(self._abort, integer("request_id", request_id)))
 
     def _abort(self, request_id: int) -> None:
+        """End the sequences of a request that have not ended yet."""
         for sequence in [each for each in self._outputs if each.request_id == request_id]:
             self._finish(sequence, "abort")
 
@@ -639,5 +639,6 @@ class LLM:
 
 
 def _raise_if_dropped(completion: Completion) -> None:
+    """Raise `RuntimeError` if a reset has ended the request."""
     if any(output.error == WAS_RESET for output in completion.outputs):
         raise RuntimeError(WAS_RESET)

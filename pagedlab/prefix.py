@@ -232,4 +232,5 @@ class PrefixCache:
         self._by_block[entry.block_id] = entry
 
     def _salt(self, salt: str | None) -> str | None:
+        """The salt of a request, or else the cache's own."""
         return self.salt if salt is None else valid_text("salt", salt)
