@@ -248,11 +248,9 @@ class BlockPool(Pool):
         if tables is None:
             return
         listed = Counter(block_id for table in tables for block_id in table.block_ids)
-        for block_id, count in enumerate(self.counts):
-            if count != listed[block_id]:
-                raise InvariantError(
-                    f"block {block_id} counts {count} but {listed[block_id]} tables list it"
-                )
+        for i, count in enumerate(self.counts):
+            if count != listed[i]:
+                raise InvariantError(f"block {i} counts {count} but {listed[i]} tables list it")
 
     def subscribe(self, callback: Callable[[BlockEvent], None]) -> Callable[[], None]:
         """Call `callback` with every `BlockEvent` from now on.

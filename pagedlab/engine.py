@@ -77,10 +77,9 @@ class EagerRunner:
 
     def collect(self) -> tuple[Plan, dict[Sequence, NewTokens]] | None:
         """Return the oldest plan and its new tokens; None if there is no plan."""
-        plan = self.plan
+        plan, self.plan = self.plan, None
         if plan is None:
             return None
-        self.plan = None
         return plan, self.llm.sample(plan, self.compute(plan))
 
     def compute(self, plan: Plan) -> Tensor:
@@ -207,8 +206,7 @@ class LLM:
         self._dropped: list[Completion] = []  # by a reset; the next step returns them
         self._pool_callbacks = Callbacks()  # every pool of this engine calls them
         self._is_torn = False  # whether a `with whole()` began, and did not reach its end
-        self._is_inside = False  # whether one runs now
-        self._latest = object()  # stands for the latest `with whole()`
+        self._inside: object | None = None  # stands for the `with whole()` that runs now
         self._make_parts()
         self.runner = runner(self)
 
@@ -385,8 +383,7 @@ class LLM:
         Raises:
             RuntimeError: If another one ran inside this one.
         """
-        self._is_inside = True
-        this = self._latest = object()
+        this = self._inside = object()
         try:
             if self._is_torn:
                 self._renew()
@@ -397,8 +394,8 @@ class LLM:
             self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
-            self._is_inside = False
-            if self._latest is not this:
+            inside, self._inside = self._inside, None
+            if inside is not this:
                 self._is_torn = True
                 raise RuntimeError("a step is running: call step, generate and score between steps")
 
@@ -413,7 +410,7 @@ class LLM:
         The garbage collector may end a stream at any line. So this may be called at any line.
         """
         self._inbox.append(function)
-        if not self._is_inside:
+        if self._inside is None:
             self.catch_up()
 
     def reset(self) -> None:
@@ -471,6 +468,7 @@ class LLM:
         self.soon(partial(self._abort, integer("request_id", request_id)))
 
     def _abort(self, request_id: int) -> None:
+        """End the sequences of a request that have not ended yet."""
         for sequence in [each for each in self._outputs if each.request_id == request_id]:
             self._finish(sequence, "abort")
 
@@ -641,5 +639,6 @@ class LLM:
 
 
 def _raise_if_dropped(completion: Completion) -> None:
+    """Raise `RuntimeError` if a reset has ended the request."""
     if any(output.error == WAS_RESET for output in completion.outputs):
         raise RuntimeError(WAS_RESET)

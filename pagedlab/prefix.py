@@ -77,11 +77,6 @@ class PrefixStats:
         return self.hit_tokens / max(self.asked_tokens, 1)
 
 
-def _root(salt: str | None) -> bytes:
-    """Return the bytes that a first block has in place of its parent's name."""
-    return b"" if salt is None else xxhash.xxh64_digest(b"s" + salt.encode())
-
-
 def _names(
     token_ids: Seq[int], block_size: int, parent: Parent, start: int = 0
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -93,7 +88,10 @@ def _names(
         parent: the entry of the block before `start`, or the salt.
         start: the first block.
     """
-    name = parent.name if isinstance(parent, Entry) else _root(parent)
+    if isinstance(parent, Entry):
+        name = parent.name
+    else:
+        name = b"" if parent is None else xxhash.xxh64_digest(b"s" + parent.encode())
     for i in range(start, len(token_ids) // block_size):
         tokens = array("i", token_ids[i * block_size : (i + 1) * block_size]).tobytes()
         name = xxhash.xxh64_digest(name + tokens)
@@ -234,4 +232,5 @@ class PrefixCache:
         self._by_block[entry.block_id] = entry
 
     def _salt(self, salt: str | None) -> str | None:
+        """The salt of a request, or else the cache's own."""
         return self.salt if salt is None else valid_text("salt", salt)
