@@ -10,6 +10,7 @@ EDITS = {
         ("self.cached.pop(block_id, None)", "pass", "cached"),
         (" and self.keeps(block_id)", "", "ValueError"),
         ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()"),
+        ("if not self.free_ids", "if self.cached", "evicts it last"),
     ],
     "my_table": [
         ("self.pool.release(source)", "pass"),
@@ -25,6 +26,7 @@ EDITS = {
         ("self.pool.forget(block_id)", "continue", "longer prompt"),
         ('self.pool.emit("hit", block_id)', "pass", "emits a hit"),
         ("self.stats.hit_tokens += table.num_tokens", "pass", "hit_tokens"),
+        ("self.block_table(self.pool)", "BlockTable(self.pool)", "never runs"),
     ],
     "my_attention": [
         ("[:length]", ""),
@@ -32,7 +34,9 @@ EDITS = {
         ("repeat_interleave(q.shape[1] // kv_heads, dim=1)", "repeat(1, q.shape[1] // kv_heads, 1)", "differs"),
     ],
     "my_scheduler": [
-        ("self.running[-1]", "self.running[0]"),
+        ("self.running[-1]", "self.running[0]", "youngest"),
+        ("self.waiting[0]", "self.waiting[-1]", "waits first"),
+        ("min(sequence.num_uncomputed, self.budget)", "min(sequence.num_uncomputed, self.budget, 1)", "Steps"),
         ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
         ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
         ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "no chunk"),
@@ -44,6 +48,7 @@ EDITS = {
         (" / asked.temperature", "", "temperatures"),
         (", right=True", "", "temperatures"),
         (".double()", "", "temperatures"),
+        ("number * shares[-1]", "numbers[0] * shares[-1]", "temperatures"),
         ("if asked.temperature:", "if True:"),
     ],
     "my_step": [

@@ -22,6 +22,7 @@ from pagedlab.blocks import BlockEvent, BlockTable
 from pagedlab.loading import TINY_MODEL
 from pagedlab.model import load_model
 from pagedlab.sampling import sample_rows
+from pagedlab.scheduler import Plan
 from pagedlab_lessons.baseline import generate_baseline
 from pagedlab_lessons.checks.n02 import search_pool, search_tables
 from pagedlab_lessons.checks.n05 import Served, search_cache
@@ -70,13 +71,14 @@ def my_pool(answer: Any) -> str:
         "",
         "pool.share(a)",
         "pool.share(a); pool.release(a)",
-        "pool.allocate(); pool.allocate()",
+        "b = pool.allocate(); pool.keep(b); pool.release(b); pool.allocate()",
     )
     compare(
         answer,
         BlockPool,
         [(line,) for line in lines],
-        "A kept block is cached when it is free: share revives it, allocate evicts it last.",
+        "A kept block is cached when it is free: share revives it, allocate evicts it last, and "
+        "the oldest first.",
         through=_free_blocks,
         told=f"{_KEPT}\n{{}}",
     )
@@ -107,6 +109,10 @@ def my_table(answer: Any) -> str:
     return "Forks share every block, and a write copies at most the last one."
 
 
+class _OwnTable(BlockTable):
+    """A table of a class that a reader could have written."""
+
+
 @exercise
 def my_cache(answer: Any) -> str:
     """A subclass of `PrefixCache` with match and register of its own."""
@@ -125,12 +131,13 @@ def my_cache(answer: Any) -> str:
         served.serve([6, 7, 3], salt="x")
     with trying("table.append(4); register(table, [1, 2, 3, 4])", "match([1, 2, 3, 4, 5])"):
         pool = BlockPool(4, 2)
-        cache = answer(pool)
-        table = BlockTable(pool)
+        cache = answer(pool, _OwnTable)
+        table = _OwnTable(pool)
         table.append(4)
         cache.register(table, [1, 2, 3, 4])
         heard = _heard(pool, "hit")
-        cache.match([1, 2, 3, 4, 5])
+        found = cache.match([1, 2, 3, 4, 5])
+        agree(_OwnTable, type(found), "match makes a self.block_table, else yours never runs.")
         agree([(i, None) for i in table.block_ids], heard, "match emits a hit for each block.")
         agree(4, cache.stats.hit_tokens, "stats.hit_tokens counts the tokens of the hits.")
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
@@ -155,33 +162,40 @@ def my_attention(*batch: Any) -> Tensor:
     return paged_attention(*batch, backend="concat")
 
 
-def _lengths(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[int]:
-    """Return the lengths of four texts at their end, or `Wrong` for a step that breaks a rule."""
+def _check_plan(plan: Plan, ran: list[Any], waited: list[Any], budget: int) -> None:
+    """Raise `Wrong` if a plan breaks a rule for the sequences that ran and waited before it."""
+    if plan.preempted:
+        agree(ran[-1:], [*plan.preempted][:1], "The youngest gives way.")
+        agree({}, plan.admitted, "A step that preempts admits nobody.")
+    agree(waited[: len(plan.admitted)], [*plan.admitted], "Who waits first is admitted first.")
+    planned = [chunk.sequence for chunk in plan.chunks]
+    if not planned:
+        raise Wrong("A step has no chunk.", "a chunk", f"none; {ran} ran, {waited} waited")
+    oldest = [each for each in ran if each in planned]
+    agree(oldest, planned[: len(oldest)], "Running sequences go on, oldest first.")
+    tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
+    if tokens > budget:
+        raise Wrong("A step stays within its budget.", f"at most {budget} tokens", tokens)
+
+
+def _run(scheduler: type[Scheduler], num_blocks: int, budget: int) -> list[int]:
+    """Return how many steps four texts take, and their lengths at the end."""
     engine = ToyEngine(scheduler, num_blocks, max_batch_tokens=budget, max_sequences=3)
     engine.scheduler.prefix_cache = cache = PrefixCache(engine.pool)
-    running = engine.scheduler.running
+    running, waiting = engine.scheduler.running, engine.scheduler.waiting
     # The third prompt takes the whole pool of 9 blocks.
     sequences = [engine.add(prompt, 36 - prompt) for prompt in (9, 3, 33, 6)]
-    while engine.scheduler.waiting or running:
-        before = list(running)
-        plan = engine.step()
-        planned = [chunk.sequence for chunk in plan.chunks]
-        if not planned:
-            raise Wrong("A step has no chunk, though sequences wait or run.", "a chunk", "none")
-        tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
-        if tokens > budget:
-            raise Wrong("A step stays within its budget.", f"at most {budget} tokens", tokens)
+    steps = 0
+    while waiting or running:
+        before = list(running), list(waiting)
+        _check_plan(engine.step(), *before, budget)
+        steps += 1
         if len(running) > 3:
             raise Wrong("Too many run.", "at most 3", len(running))
-        oldest = [each for each in before if each in planned]
-        agree(oldest, planned[: len(oldest)], "Running sequences go on, oldest first.")
-        if plan.preempted:
-            agree(before[-1:], [*plan.preempted][:1], "The youngest gives way.")
-            agree({}, plan.admitted, "A step that preempts admits nobody.")
     if not cache.stats.hit_tokens:
         raise Wrong("The prompts begin alike, and no block is shared: register.", "a hit", "none")
     engine.pool.check([])
-    return [len(sequence.token_ids) for sequence in sequences]
+    return [steps, *(len(sequence.token_ids) for sequence in sequences)]
 
 
 @exercise
@@ -191,26 +205,26 @@ def my_scheduler(answer: Any) -> str:
         answer,
         Scheduler,
         [(64, 64), (64, 5), (9, 64), (9, 5)],
-        "Every text ends with 36 tokens.",
-        through=_lengths,
+        "Steps in all, and the tokens of each text:",
+        through=_run,
         told="{0} blocks of 4, {1} tokens a step, prompts of 9, 3, 33 and 6",
     )
     return "Every text is finished: with room, in chunks, and in a pool that is too small for all."
 
 
 def _tokens(sample: Function, number: float) -> list[int]:
-    """Return tokens at temperatures 0, 1, 0.5, 2, 0 and 1, all with the same random number."""
+    """Return tokens at temperatures 0, 1, 0.5, 2, 0, 1, for this number and its half by turns."""
     logits = torch.randn(6, 4096, generator=torch.Generator().manual_seed(1)).bfloat16()
     logits[:, 0] = -torch.inf
     params = [SamplingParams(temperature=t) for t in (0, 1, 0.5, 2, 0, 1)]
-    return sample(logits, params, [number] * 6).tolist()
+    return sample(logits, params, [number, number / 2] * 3).tolist()
 
 
 @compared(
     "The likeliest token at temperature 0, else the token into whose share the number falls.",
     [(0.0,), (0.2,), (0.5,), (1 - 2**-53,)],
     through=_tokens,
-    told="my_sample(logits, params, [{0}] * 6)",
+    told="my_sample(logits, params, [{0}, {0} / 2] * 3)",
     why="Tokens of temperatures 0, 1, 0.5, 2, 0, 1:",
 )
 def my_sample(logits: Tensor, params: list[SamplingParams], numbers: list[float]) -> Tensor:
@@ -231,10 +245,14 @@ def my_step(answer: Any) -> str:
     """A subclass of `LLM` with `advance` of its own."""
     model = load_model(TINY_MODEL, "cpu", verbose=False)
     ours, mine = (poisoned(kind(model, num_blocks=16, verbose=False)) for kind in (LLM, answer))
-    with trying("llm.generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)", "llm.step()"):
+    with trying(
+        "llm.generate([[5, 6, 7, 8, 9], [5, 6, 7]], ...)", "llm.add([5, 6, 7], ...)", "three steps"
+    ):
         agree(_texts(ours), _texts(mine), "The tokens of the three texts:")
         mine.add([5, 6, 7], SamplingParams(max_tokens=2))
-        counts = [len(mine.step()) for _ in range(3)]
+        steps = [mine.advance() for _ in range(3)]
+        agree([list] * 3, [type(each) for each in steps], "advance returns a list, empty or not.")
+        counts = [len(each) for each in steps]
         agree([1, 1, 0], counts, "Completions that steps return: two compute a token, one nothing.")
     return "Plan, copies, batch, forward pass, tokens: a step."
 
@@ -259,10 +277,14 @@ def my_engine(answer: Any) -> str:
             tokens = completion.outputs[0].token_ids
             agree(expected, tokens, f"The tokens after the prompt {prompt}:")
         ours = LLM(model, num_blocks=16, verbose=False)
-        agree(_texts(ours), samples, "The tokens of three texts, of which two are samples:")
+        agree(_texts(ours), samples, "Three texts, of which two are samples (see plan.copies):")
         for what, method in {"hit": "match", "copy": "append", "preemption": "schedule"}.items():
             if not seen[what]:
-                raise Wrong(f"So small a pool needs a {what}: see {method}.", "at least 1", 0)
+                raise Wrong(
+                    f"So small a pool needs a {what}, and none is noted: see {method}.",
+                    "at least 1",
+                    0,
+                )
         llm.prefix_cache.clear()
         llm.pool.check([])
     proves = "Eight answers of transformers, with hits, copies and preemptions; no block is lost."
