@@ -7,7 +7,7 @@
 # make notebooks-gpu PAGEDLAB_MODEL=FOLDER [PYTHON=python3] [OUT=notebooks]   those of a GPU, on a machine that has one;
 #                  PYTHON has torch, transformers and triton, matplotlib, anywidget, nbclient and ipykernel
 # make time        how long each notebook takes with PAGEDLAB_MODEL (or the tiny model), and its longest cell
-# make lint        ruff, mypy and who may import whom; make format mends what can be mended
+# make lint        ruff, mypy, who may import whom, and budgets; make format mends what can be mended
 # make wheel       an installable package with its widgets and tiny model, in dist/
 # make terminal    the picture of a conversation in a terminal, docs/chat.svg, with PAGEDLAB_MODEL (or the tiny model)
 # make site        the first page, the notebooks as pages and to run in a browser, glossary and reference, in build/site
@@ -32,7 +32,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u 2>/dev/null)),--allow-root)
 
 lab: setup-reader
 	@echo "JupyterLab starts. If no browser opens, open the last address below. Press Ctrl-C twice to end it."
-	@$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+	@$(BIN)/jupyter lab --log-level=WARN $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 # Three parts at once, the longest first: a browser waits more than it computes, and the main part has $(WORKERS)
 # processes. So two cores are busy to the end. test-js is first, since it installs what lint and the browser need.
@@ -92,6 +92,7 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python tools/javascript.py lint
+	$(BIN)/python -m pytest -q tests/repo/test_budgets.py
 
 format: setup
 	$(BIN)/ruff check --fix .

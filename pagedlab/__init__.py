@@ -3,7 +3,10 @@
 The import of this package changes nothing in the process, and imports neither torch nor
 transformers. `LLM` and other names that need them import both on first use.
 
-To generate texts:
+To generate texts::
+
+    LLM().generate("Once upon a time", SamplingParams(max_tokens=20))[0].outputs[0].text
+
     LLM: a language model with a paged KV cache.
     SamplingParams: how to continue one prompt.
     Completion: the answer to one prompt.

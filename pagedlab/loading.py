@@ -86,7 +86,8 @@ def where_to_run(device: str, dtype: str | torch.dtype) -> tuple[torch.device, t
     """
     numbered = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     gpus = ["cuda", *numbered] if numbered else []
-    place = one_of("device", str(device), ("auto", "cpu", *gpus))
+    name = "device" if gpus else "device (torch sees no GPU)"
+    place = one_of(name, str(device), ("auto", "cpu", *gpus))
     kind = one_of("dtype", str(dtype).removeprefix("torch."), DTYPES)
     if place == "auto":
         place = "cuda" if gpus else "cpu"

@@ -292,7 +292,10 @@ def api_error(error: Exception) -> ApiError:
         errors = error.errors()
         path = _path(errors[0])
         if not path or errors[0]["type"] == "json_invalid":
-            return ApiError(400, "send a JSON object, with Content-Type: application/json")
+            why = errors[0].get("ctx", {}).get("error", "")
+            return ApiError(
+                400, f"send a JSON object, with Content-Type: application/json. {why}".rstrip()
+            )
         # Each form of a field that has several forms has an error of its own.
         same = takewhile(lambda each: _path(each) == path, errors)
         words = dict.fromkeys(each["msg"] for each in same)

@@ -40,7 +40,7 @@ WELCOME = """\
 Type a message. Below each answer are its blocks, in the colours of their words:
 = reused from the prefix cache, + new, & shared by both answers.
 /fork MESSAGE gives two answers from one beginning, /new begins anew.
-Ctrl-C stops an answer, /quit or Ctrl-D ends the chat, /help shows this.
+Ctrl-C stops an answer. At you> it ends the chat, as /quit and Ctrl-D do.
 """
 
 
@@ -87,13 +87,13 @@ def converse(llm: LLM, sampling: SamplingParams, lines: Iterable[str], console: 
         if command == "/new":
             messages = []
             continue
-        if command == "/help":
-            console.print(WELCOME)
-            continue
         how = sampling
         if command == "/fork":  # at a lower temperature, two answers are often equal
             how = replace(how, n=2, temperature=how.temperature or 1.5, top_k=5)
             line = rest
+        if line.strip()[:1] in ("", "/"):  # nothing is asked, or it is no command
+            console.print(WELCOME)
+            continue
         asked = [*messages, {"role": "user", "content": line}]
         try:
             text = draw(llm, asked, how, console)

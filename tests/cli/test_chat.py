@@ -97,7 +97,9 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm, method):
 
 def test_the_command_helps_and_ends_when_it_is_told_to():
     command = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--max-tokens", "5"]
-    done = subprocess.run(command, input=f"{QUESTION}\n/help\n/quit\nAnd?", capture_output=True, text=True, check=True)
-    assert done.stdout.count("/help shows this") == 2
+    done = subprocess.run(
+        command, input=f"{QUESTION}\n\n/fork\n/exit\n/quit\nAnd?", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("as /quit and Ctrl-D do") == 4
     assert len(tables(done.stdout)) == 1
     assert "Traceback" not in done.stderr
