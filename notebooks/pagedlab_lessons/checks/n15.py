@@ -139,7 +139,8 @@ def my_cache(answer: Any) -> str:
         found = cache.match([1, 2, 3, 4, 5])
         agree(_OwnTable, type(found), "match makes a self.block_table, else yours never runs.")
         agree([(i, None) for i in table.block_ids], heard, "match emits a hit for each block.")
-        agree(4, cache.stats.hit_tokens, "stats.hit_tokens counts the tokens of the hits.")
+        counts = cache.stats.hit_tokens, cache.stats.asked_tokens
+        agree((4, 5), counts, "hit_tokens and asked_tokens after a prompt of five:")
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 
