@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.arguments import one_of
-from pagedlab_lessons.figure_words import described
+from pagedlab_lessons.figure_words import as_png
 from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import opening, share_parts
-from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stored, svg_of
+from pagedlab_lessons.widgets.page import Page, close_figure, name_of, stored, svg_of
 
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 # The frames that a notebook stores for pages without a kernel.
@@ -40,6 +40,14 @@ class _Control(NamedTuple):
         """Return the value at a position."""
         return self.options[at] if self.options else at
 
+    def place(self, name: str, value: Any) -> Any:
+        """Return the position of a value of this control.
+
+        Raises:
+            ValueError: If it has no such value.
+        """
+        return self.options.index(one_of(name, value, self.options)) if self.options else value
+
     def sent(self) -> list[int | str]:
         """Return the options as the page gets them: a whole number, or a text."""
         return [option if type(option) is int else str(option) for option in self.options]
@@ -57,15 +65,10 @@ def _control(name: str, given: Any) -> _Control:
         return _Control("text", (), given)
     try:
         options, first = given
-        options = list(options)
+        slider = _Control("slider", list(options), first)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {KINDS}, got {given!r}") from None
-    return _Control("slider", options, _place(name, options, first))
-
-
-def _place(name: str, options: Sequence[Any], value: Any) -> int:
-    """Return the position of a value among the options."""
-    return options.index(one_of(name, value, options))
+    return slider._replace(at=slider.place(name, first))
 
 
 def _as_page(drawn: Any) -> str:
@@ -144,8 +147,7 @@ class Explorer(Page):
         """
         at = dict(self.asked["at"])
         for name, value in values.items():
-            options = self._controls[one_of("control", name, self._controls)].options
-            at[name] = _place(name, options, value) if options else value
+            at[name] = self._controls[one_of("control", name, self._controls)].place(name, value)
         self._ask(at)
 
     def _answer(self, _: Any) -> None:
@@ -213,10 +215,9 @@ class Explorer(Page):
     def still(self) -> Any:
         if isinstance(self._shown, str):
             return stored(self._shown, repr(self)), {}
-        width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-        seen = f"{described(self._shown)}. {self!r}"
-        sizes = {"image/png": {"width": width, "height": height, "alt": seen}}
-        return {"image/png": png(self._shown)}, sizes
+        png, size = as_png(self._shown)
+        size["alt"] += f". {self!r}"
+        return {"image/png": png}, {"image/png": size}
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

@@ -13,9 +13,9 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab_lessons.figure_words import described
+from pagedlab_lessons.figure_words import as_png
 from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.page import Page, close_figure, png
+from pagedlab_lessons.widgets.page import Page, close_figure
 
 
 def in_words(number: float) -> str:
@@ -113,9 +113,9 @@ def _as_html(evidence: Any) -> str:
     if isinstance(evidence, str):
         return f"<pre>{html.escape(evidence)}</pre>"
     close_figure(evidence)
-    width = int(96 * evidence.get_size_inches()[0])
-    alt = html.escape(described(evidence))
-    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{png(evidence)}">'
+    png, size = as_png(evidence)
+    alt = html.escape(size["alt"])
+    return f'<img width="{size["width"]}" alt="{alt}" src="data:image/png;base64,{png}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:

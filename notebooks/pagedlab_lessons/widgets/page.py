@@ -23,14 +23,6 @@ def close_figure(figure: Any) -> None:
     plt.close(figure)
 
 
-def png(figure: Any) -> str:
-    """Return a matplotlib figure as PNG with twice the pixels, in base64."""
-    file = io.BytesIO()
-    ground = getattr(figure, "ground", "white")
-    figure.savefig(file, format="png", dpi=192, facecolor=ground)
-    return base64.b64encode(file.getvalue()).decode()
-
-
 def svg_of(figure: Any) -> str:
     """Return a matplotlib figure as SVG, with text in the theme's colour."""
     import matplotlib
