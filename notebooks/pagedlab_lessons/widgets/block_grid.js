@@ -243,11 +243,9 @@ function render({ model, el }) {
     const size = state.block_size;
     const said = [`Block ${blockId}: ${plural(state.counts[blockId], "reference")}`];
     let slot = "";
-    for (const { name, index, held } of pool.owners[blockId]) {
-      const first = index * size;
+    for (const { name, index, held, first, range } of pool.owners[blockId]) {
       const offset = held - 1;
-      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
-      said.push(`${name}’s logical block ${index}, ${tokens}`);
+      said.push(`${name}’s logical block ${index}, ${range}`);
       const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
       slot = ` · token ${first + offset} is in slot ${place}`;
     }

@@ -16,9 +16,10 @@ import { format, plural } from "./words.js";
  */
 
 /**
- * A sequence that lists a block: the number of the logical block, and the tokens in it.
+ * A sequence that lists a block: the number of the logical block, the tokens in it, the position of
+ * the first one, and these tokens in words.
  *
- * @typedef {Table & {index: number, held: number}} Owner
+ * @typedef {Table & {index: number, held: number, first: number, range: string}} Owner
  */
 
 /**
@@ -169,7 +170,10 @@ export function poolPage({ model, el }, label, view) {
 function rowTemplate(table, size, owners, isSelected) {
   const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
-    const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
+    const first = index * size;
+    const held = Math.max(0, Math.min(size, tokens - first));
+    const range = held < 2 ? `token ${first}` : `tokens ${first}–${first + held - 1}`;
+    const owner = { ...table, index, held, first, range };
     owners[blockId]?.push(owner);
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;

@@ -60,16 +60,13 @@ function rowsOfEach(numTexts) {
 /**
  * Which tokens of a sequence a block holds, and their words without the chat template's.
  *
- * @param {SequenceState} text
- * @param {number} blockId
- * @param {number} blockSize tokens a block
+ * @param {any} owner with what is known of the sequence
  */
-function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
-  const first = blocks.indexOf(blockId) * blockSize;
-  const stop = Math.min(tokens, first + blockSize);
-  const written = words.map((word, i) => (i in roles ? "" : word)).slice(first, stop);
-  const range = stop - first < 2 ? `token ${first}` : `tokens ${first}–${stop - 1}`;
-  return `${name}, ${range}: “${written.join("")}”`;
+function placeOf({ name, first, held, range, words, roles }) {
+  const written = words.map((/** @type {string} */ word, /** @type {number} */ i) =>
+    i in roles ? "" : word,
+  );
+  return `${name}, ${range}: “${written.slice(first, first + held).join("")}”`;
 }
 
 /**
@@ -118,13 +115,12 @@ function render({ model, el }) {
 
   /** @param {number | null} blockId */
   function describe(blockId) {
-    const { texts, kept } = replay;
-    if (blockId === null) return texts.size ? POINT : "";
-    const size = replay.recording.block_size;
-    const holding = [...texts.values()].filter(({ blocks }) => blocks.includes(blockId));
-    const places = new Set(holding.map((text) => placeOf(text, blockId, size)));
-    if (places.size) return `Block ${blockId}: ${[...places].slice(0, MOST_TABLES).join("; ")}`;
-    const stays = kept[blockId] ? "; its contents stay cached for the next identical prefix" : "";
+    if (blockId === null) return replay.texts.size ? POINT : "";
+    const places = pool.owners[blockId].slice(0, MOST_TABLES).map(placeOf);
+    if (places.length) return `Block ${blockId}: ${places.join("; ")}`;
+    const stays = replay.kept[blockId]
+      ? "; its contents stay cached for the next identical prefix"
+      : "";
     return `Block ${blockId} is free${stays}.`;
   }
 
@@ -182,7 +178,8 @@ function render({ model, el }) {
     seen.disconnect();
     isPlaying = on;
     if (on) {
-      const now = currentSpeed();
+      const behind = (lastStep() - replay.step) / (model.get("lag") ?? USUAL_LAG);
+      const now = isLive() ? Math.max(speed, behind) : speed; // steps a second
       const stride = Math.max(1, Math.round(now / PICTURES_A_SECOND));
       const toRead = replay.now.said ? (model.get("pause") ?? 0) : 0;
       const pause = Math.max((1000 * stride) / now, toRead);
@@ -191,21 +188,10 @@ function render({ model, el }) {
     paint();
   }
 
-  /**
-   * Steps a second: the chosen ones, or more while the engine is so fast that the page falls back.
-   *
-   * @returns {number}
-   */
-  function currentSpeed() {
-    if (!isLive()) return speed;
-    const stepsBehind = lastStep() - replay.step;
-    return Math.max(speed, stepsBehind / (model.get("lag") ?? USUAL_LAG));
-  }
-
   /** @param {number} stride steps until the next picture */
   function playOn(stride) {
     if (replay.step < lastStep()) goTo(replay.step + stride);
-    play(replay.step < lastStep() || isLive());
+    play(!isAtEnd());
   }
 
   function isAtEnd() {
@@ -237,8 +223,7 @@ function render({ model, el }) {
     for (const { blocks, tokens, words } of running.slice(0, MOST_FALLING_WORDS)) {
       const word = words[tokens - 1]?.trim();
       const block = find(root, `.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-      const duration = `min(0.7s, 2s / ${speed})`;
-      const drop = html`<b class="ps-drop" style="animation-duration: ${duration}">${word}</b>`;
+      const drop = html`<b class="ps-drop" style="--speed: ${speed}">${word}</b>`;
       if (word) block?.insertAdjacentHTML("beforeend", drop.source);
     }
   }
@@ -314,11 +299,9 @@ function render({ model, el }) {
 
   /** The blocks that are drawn: of a large pool, the first ones and those in use. */
   function shownBlocks() {
-    const { drawn } = replay.recording;
-    const blockIds = [...Array(drawn).keys()];
-    if (drawn <= SMALL_POOL) return blockIds;
     const { counts } = replay;
-    return blockIds.filter((id) => id < FIRST_BLOCKS || counts[id]).slice(0, MOST_BLOCKS);
+    const first = counts.length <= SMALL_POOL ? SMALL_POOL : FIRST_BLOCKS;
+    return [...counts.keys()].filter((id) => id < first || counts[id]).slice(0, MOST_BLOCKS);
   }
 
   /** @returns {Markup} */
@@ -341,13 +324,10 @@ function render({ model, el }) {
     return isAtEnd() ? "↻ Again" : "▶ Play";
   }
 
-  /** The counters; of those that are zero, the usual ones alone. */
   function stats() {
-    const { counts, used, cached, copied } = replay;
+    const { counts, used, cached, copied, recording } = replay;
     const shared = counts.filter((count) => count > 1).length;
-    const all = { used, free: replay.recording.num_blocks - used, cached, shared, copied };
-    const shown = Object.entries(all).filter(([name, n]) => n || ["used", "free"].includes(name));
-    return counters(Object.fromEntries(shown));
+    return counters({ used, free: recording.num_blocks - used, cached, shared, copied });
   }
 
   /**
