@@ -32,7 +32,6 @@ import { plural } from "./words.js";
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
  * @property {number} steps
- * @property {string} position in words
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {string} alert what went wrong
  * @property {string} spoken what a screen reader says
@@ -225,11 +224,11 @@ function render({ model, el }) {
 
   /** The steps so far, and a slider to go back. */
   function history() {
-    const { step, steps, position, log } = state;
+    const { step, steps, log } = state;
     const entries = log.map(([text, bad], i) => {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
-    return html`${scrubber(position, steps)}
+    return html`${scrubber(step, steps)}
         <ol class="pl-log pl-soft" aria-label="steps so far">${entries}</ol>`;
   }
 

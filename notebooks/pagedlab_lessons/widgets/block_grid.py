@@ -14,9 +14,7 @@ import traitlets
 
 from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
-from pagedlab_lessons.memory import MODELS
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
@@ -24,7 +22,7 @@ from pagedlab_lessons.widgets.reading import columns_of
 from pagedlab_lessons.widgets.session import Session
 
 
-class BlockPoolWidget(Page):
+class BlockPoolWidget(Page, page="block_grid"):
     """A block pool to click on.
 
     Errors and mistakes of the pool and the tables are shown in the widget. Undo, redo and the
@@ -42,8 +40,6 @@ class BlockPoolWidget(Page):
         ValueError: If an argument makes no sense.
     """
 
-    _esm: Any = script("block_grid")
-    _css: Any = style("block_grid")
     state = traitlets.Dict().tag(sync=True)  # what the page shows, as block_grid.js says
 
     def __init__(
@@ -184,7 +180,7 @@ class BlockPoolWidget(Page):
             "free": reading.free,
             "shared": reading.shared,
             "copying": copying,  # blocks in use if each sequence had its own copies
-            "saved": f"{tokens * MODELS['LLaMA-2-7B'].bytes_per_token // 2**20:,} MiB",
+            "saved": f"{tokens // 2:,} MiB",  # of LLaMA-2-7B, half a MiB a token
             "serial": self.state.get("serial", 0) + 1,  # number of the state
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
             "usual": session.block_size * 5 // 4,
@@ -194,7 +190,6 @@ class BlockPoolWidget(Page):
             "spoken": note or last.text,
             "step": session.cursor,
             "steps": len(session.log),
-            "position": f"Step {session.cursor} of {len(session.log)}",
             "copied": session.copied,
             "copies": list(map(list, last.copies)),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in session.log],

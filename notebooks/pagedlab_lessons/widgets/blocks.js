@@ -202,11 +202,12 @@ function insideOf(blockId, owners, size) {
 /**
  * The slider over the steps.
  *
- * @param {string} position in words
+ * @param {number} step
  * @param {number} last
  * @returns {Markup}
  */
-export function scrubber(position, last) {
+export function scrubber(step, last) {
+  const position = `Step ${step} of ${last}`;
   return html`<label class="pl-row"><span class="pl-step">${position}</span>
     <input type="range" class="pl-scrubber" aria-label="step" min="0"
       max="${Math.max(1, last)}" aria-valuetext="${position}"></label>`;

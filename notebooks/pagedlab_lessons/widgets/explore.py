@@ -14,7 +14,6 @@ import traitlets
 
 from pagedlab.arguments import one_of
 from pagedlab_lessons.figure_words import as_png
-from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.opening import opening, share_parts
 from pagedlab_lessons.widgets.page import Page, close_figure, name_of, stored, svg_of
 
@@ -91,14 +90,12 @@ def _alert(error: Exception) -> str:
     return f'<p class="pl-alert">{message}</p>'
 
 
-class Explorer(Page):
+class Explorer(Page, page="explore"):
     """Controls above what `draw` returns for them. Made by `explore`, which says what they are.
 
     `values` holds the current settings; `set` changes them.
     """
 
-    _esm: Any = script("explore")
-    _css: Any = style("block_grid", "explore")
     caption = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number
@@ -108,10 +105,9 @@ class Explorer(Page):
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
         self._controls: dict[str, _Control] = {}
-        self._shown: Any = None
         super().__init__(caption=caption, asked={"number": -1, "at": {}})
         self.offer(**controls)
-        self._redraw()
+        self._show(draw(**self.values))
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
@@ -153,14 +149,12 @@ class Explorer(Page):
     def _answer(self, _: Any) -> None:
         """Draw what the page asked for. It waits for an answer, so an error is one too."""
         try:
-            self._redraw()
+            self._show(self._draw(**self.values))
         except Exception as error:  # from the reader's own `draw`, perhaps
-            self.drawn = {"number": self.asked["number"], "html": _alert(error)}
+            self._show(_alert(error))
 
-    def _redraw(self) -> None:
-        number = self.asked["number"]
-        drawn = self._draw(**self.values)
-        self.drawn = {"number": number, "html": _as_page(drawn)}
+    def _show(self, drawn: Any) -> None:
+        self.drawn = {"number": self.asked["number"], "html": _as_page(drawn)}
         self._shown = drawn
 
     def opening(self) -> dict[str, str] | None:

@@ -14,7 +14,6 @@ import traitlets
 from IPython.display import display
 
 from pagedlab_lessons.figure_words import as_png
-from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.page import Page, close_figure
 
 
@@ -30,14 +29,12 @@ def in_words(number: float) -> str:
 _typed: dict[str, str] = {}
 
 
-class Guess(Page):
+class Guess(Page, page="guess"):
     """A question with an input box, made and shown by `guess`.
 
     With a truth it is what `reveal` returns.
     """
 
-    _esm: Any = script("guess")
-    _css: Any = style("block_grid", "guess")
     question = traitlets.Unicode().tag(sync=True)
     unit = traitlets.Unicode().tag(sync=True)
     reveals = traitlets.Bool().tag(sync=True)  # whether it knows the truth

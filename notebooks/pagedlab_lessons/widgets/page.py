@@ -11,7 +11,7 @@ from IPython.display import display
 
 from pagedlab_lessons.colors import INK
 from pagedlab_lessons.widgets import opening
-from pagedlab_lessons.widgets.assets import style
+from pagedlab_lessons.widgets.assets import script, style
 
 # Figures ------------------------------------------------------------------------------------------
 
@@ -93,6 +93,13 @@ class Page(anywidget.AnyWidget):
     """
 
     _handle: Any = None
+
+    def __init_subclass__(cls, page: str = "", **options: Any) -> None:
+        """Give a widget the script and the style sheet of this name."""
+        if page:
+            cls._esm = script(page)
+            cls._css = style(*dict.fromkeys(("block_grid", page)))
+        super().__init_subclass__(**options)
 
     def picture(self) -> Any:
         """Return the picture that the notebook stores; some widgets override `still` instead."""

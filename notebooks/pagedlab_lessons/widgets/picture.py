@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
@@ -56,10 +57,9 @@ class Picture:
         """The counters in one line; a counter at zero is left out."""
         said = f"{len(self.counts)} blocks of {self.block_size}: {self.used} used, "
         said += f"{self.free} free"
-        if shared := sum(count > 1 for count in self.counts):
-            said += f", {shared} shared"
-        if self.copied:
-            said += f", {self.copied} copied"
+        shared = sum(count > 1 for count in self.counts)
+        for number, name in ((shared, "shared"), (self.copied, "copied")):
+            said += f", {number} {name}" if number else ""
         copying = sum(len(table.blocks) for table in self.tables)
         if copying != self.used:
             said += f"; a copy for each sequence would take {copying}"
@@ -67,18 +67,21 @@ class Picture:
 
     def drawing(self) -> str:
         """The picture as an SVG."""
-        num_blocks = len(self.counts)
-        columns = max(16, columns_of(num_blocks))
+        counts = self.counts
+        columns = max(16, columns_of(len(counts)))
         side = 24 if columns > 16 else 42
         width = columns * (side + 4) - 4
         blocks = blocks_of(
-            self.tables, num_blocks, self.block_size, cached=self.cached, counts=self.counts
+            self.tables, len(counts), self.block_size, cached=self.cached, counts=counts
         )
-        squares = Pool(blocks, columns, height=side, gap=4)
-        items: list[Item] = [*self.above, Text(self.headline()), squares]
-        items += map(_row, self.tables[:MAX_ROWS])
         left_out = len(self.tables) - MAX_ROWS
-        items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
+        items: list[Item] = [
+            *self.above,
+            Text(self.headline()),
+            Pool(blocks, columns, height=side, gap=4),
+            *map(_row, self.tables[:MAX_ROWS]),
+            note(f"and {left_out} more sequences" if left_out > 0 else ""),
+        ]
         drawn = stack(items, Space(0, 0, width, is_narrow=False))
         return svg(width, drawn.bottom, drawn.parts, self.headline())
 
@@ -88,9 +91,7 @@ class Picture:
 
 def _row(table: Table) -> Item:
     """A sequence's name and the ids of its blocks."""
-    blocks = runs(table.blocks) or "none yet"
-    if len(blocks) > LONGEST:
-        blocks = f"{blocks[: LONGEST - 2]} …"
+    blocks = shorten(runs(table.blocks) or "none yet", LONGEST, placeholder=" …")
     return Legend([(table.look, f"{table.name}, {table.tokens} tokens in blocks {blocks}")])
 
 

@@ -77,8 +77,7 @@ class Session:
         if verb == "new":
             sequence = sequence or fresh
         elif sequence not in self.tables:
-            names = ", ".join(self.tables) or "none yet: make one with new"
-            raise ValueError(f"there is no sequence {sequence!r}; there are {names}")
+            raise ValueError(f"there is no sequence {sequence!r}; there are {[*self.tables]}")
         if verb == "fork":
             child = child or fresh
             n = 0
@@ -99,7 +98,9 @@ class Session:
             step: beyond either end of the log it means that end.
         """
         self.cursor = max(0, min(len(self.log), step))
-        self._start_over()
+        self.pool = self.pool_class(self.num_blocks, self.block_size)
+        self.tables: dict[str, Any] = {}
+        self.looks: dict[str, int] = {}  # the running number of each sequence, also of those freed
         for entry in self.log[: self.cursor]:
             with suppress(*_ANYTHING):
                 self._apply(entry.operation)
@@ -121,12 +122,6 @@ class Session:
         return sum(len(entry.copies) for entry in self.log[: self.cursor])
 
     # ------------------------------------------------------------------ running
-
-    def _start_over(self) -> None:
-        """Make a fresh pool, and forget all tables."""
-        self.pool = self.pool_class(self.num_blocks, self.block_size)
-        self.tables: dict[str, Any] = {}
-        self.looks: dict[str, int] = {}  # the running number of each sequence, also of those freed
 
     def _read(self) -> Reading:
         return read(self.pool, self.tables, self.num_blocks, self.block_size)

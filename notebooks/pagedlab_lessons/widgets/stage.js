@@ -271,7 +271,7 @@ function render({ model, el }) {
     const { copies = [], hits = [] } = replay.now;
     const texts = [...replay.texts.values()];
     const tables = texts.filter(({ blocks }) => blocks.length);
-    const spoken = isPlaying ? "" : `${position()}. ${said}`;
+    const spoken = isPlaying ? "" : `Step ${replay.step} of ${lastStep()}. ${said}`;
     const numShown = shown.length;
     const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
     const blocks = pool.canvas(
@@ -293,10 +293,6 @@ function render({ model, el }) {
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
-  function position() {
-    return `Step ${replay.step} of ${lastStep()}`;
-  }
-
   /** The blocks that are drawn: of a large pool, the first ones and those in use. */
   function shownBlocks() {
     const { counts } = replay;
@@ -316,7 +312,7 @@ function render({ model, el }) {
           <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
           <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
         <select class="pl-button ps-rate" aria-label="speed">${speeds}</select>
-        ${scrubber(position(), lastStep())}</div>`;
+        ${scrubber(replay.step, lastStep())}</div>`;
   }
 
   function playLabel() {

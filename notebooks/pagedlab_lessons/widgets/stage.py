@@ -12,7 +12,6 @@ from typing import Any
 import traitlets
 
 from pagedlab.recipes.trace import Recorder, Replay, load_recording
-from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
@@ -23,7 +22,7 @@ INTERVAL = 0.1  # seconds between two messages to the page
 BYTES_PER_SECOND = 500_000
 
 
-class Stage(Page):
+class Stage(Page, page="stage"):
     """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
 
         with Stage(llm):    # shown at once, and records until here
@@ -42,8 +41,6 @@ class Stage(Page):
         ValueError: If a recording has another format.
     """
 
-    _esm: Any = script("stage")
-    _css: Any = style("block_grid", "stage")
     recorded = traitlets.Dict().tag(sync=True)  # see docs/trace.md
     live = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
