@@ -71,7 +71,8 @@ class Cells:
         accesses: the loads.
         step: up to which they are drawn, from 0 on.
         width: pixels of a cell.
-        rows: whether a cell is a row of the last axis, and a strip the slots of a page.
+        axes: of the grid. With two or more, a cell is a row of the last axis of the tensor, and a
+            strip the slots of a page.
         axis: of the grid, which gives a program its colour.
     """
 
@@ -79,7 +80,7 @@ class Cells:
     accesses: Sequence[Access]
     step: int
     width: Both[float]
-    rows: bool = False
+    axes: int = 1
     axis: int = 0
 
     def __call__(self, space: Space) -> Drawn:
@@ -103,9 +104,9 @@ class Cells:
     @cached_property
     def _numbers(self) -> np.ndarray:
         """The number of each cell, [pages, lines, columns, cells]."""
-        x = self.x[..., 0] if self.rows else self.x
+        x = self.x[..., 0] if self.axes > 1 else self.x
         numbers = np.arange(x.numel()).reshape(x.shape)
-        if self.rows:
+        if self.axes > 1:
             return numbers.transpose(0, 2, 1)[:, :, None]
         missing = [axis for axis, name in enumerate(AXES[x.ndim]) if not name]
         return np.expand_dims(numbers, missing)
@@ -113,7 +114,7 @@ class Cells:
     @cached_property
     def _loads(self) -> dict[int, Done]:
         """The loads of each cell."""
-        unit = self.x.shape[-1] if self.rows else 1
+        unit = self.x.shape[-1] if self.axes > 1 else 1
         loads: defaultdict[int, Done] = defaultdict(tuple)
         for program, step, elements in self.accesses:
             for cell in np.unique(elements // unit).tolist():
@@ -122,7 +123,7 @@ class Cells:
 
     def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
         """Draw the cells of a line of a page side by side; neighbours that look alike together."""
-        *names, unit = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
+        *names, unit = AXES_OF_ROWS if self.axes > 1 else AXES[self.x.ndim]
         where = [f"{name} {i}" for name, i in zip(names, at, strict=True) if name]
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
@@ -132,18 +133,17 @@ class Cells:
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
             count = len([*cells])
             inside = Place(place.x + first * pitch, place.y, count * pitch, place.height)
-            drawn = self._box(*alike, inside)
+            drawn, words, said = self._alike(*alike, inside)
             if pitch > 12:
                 marks = (
                     f"M{inside.x + i * pitch:g} {place.y:g}v{place.height:g}"
                     for i in range(1, count)
                 )
                 drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
-            words, said = self._words(*alike)
+            room = place.x + place.width - inside.x - 4
             if words:
-                room = place.x + place.width - inside.x - 4
-                left, base = inside.x + 3, place.y + 12
-                drawn.append(label(left, base, words, 11, INK, room, f"{BOLD};{HALO}"))
+                bold = f"{BOLD};{HALO}"
+                drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, bold))
             cell = unit + "s" * (count > 1)
             listed = ", ".join([*where, f"{cell} {runs(range(first, first + count))}"])
             link = f"{self.x.numel()}-{numbers[first]}"  # no other tensor of the picture has it
@@ -151,17 +151,18 @@ class Cells:
             first += count
         return parts
 
-    def _past(self, loads: Done) -> Done:
-        """Return the loads up to this step."""
-        return tuple(load for load in loads if load[0] <= self.step)
+    def _alike(self, is_empty: bool, loads: Done, place: Place) -> tuple[list[str], str, str]:
+        """Draw the ground and the edge of cells that look alike.
 
-    def _box(self, is_empty: bool, loads: Done, place: Place) -> list[str]:
-        """Draw the ground and the edge of cells that look alike."""
+        Returns:
+            The drawing. What is written in the cells: the programs that load them in this step, or
+            how often earlier ones did. What is said of them.
+        """
+        past = [load for load in loads if load[0] <= self.step]
         look = FREE
         edge = SOFT
         line = ""
         if loads:
-            past = self._past(loads)
             step, program = (past or loads)[-1]
             edge = sequence_color(program[self.axis])
             if past:
@@ -170,31 +171,19 @@ class Cells:
             look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
         elif self.accesses:
             edge, line = WRONG, 'stroke-width="2.5"'
-        return [shape(*place, look), box(*place, "none", 1, edge, line)]
-
-    def _words(self, is_empty: bool, loads: Done) -> tuple[str, str]:
-        """Return what is written in cells, and what is said of them: the programs that load them.
-
-        Written are those of this step, or how often earlier ones loaded the cells.
-        """
-        said = "holds nothing, " if is_empty else ""
-        past = self._past(loads)
-        if not past:
-            return "", f"{said}not loaded{' yet' if loads else ''}"
+        drawn = [shape(*place, look), box(*place, "none", 1, edge, line)]
         count = f"{len(past)} x"
         words = self._names(load for load in past if load[0] == self.step)
         if not words and len(past) > 1:
             words = count
-        return words, f"{said}loaded {count}, by {self._names(past)}"
+        said = f"not loaded{' yet' if loads else ''}"
+        if past:
+            said = f"loaded {count}, by {self._names(past)}"
+        return drawn, words, f"holds nothing, {said}" if is_empty else said
 
     def _names(self, loads: Iterable[tuple[int, Program]]) -> str:
-        """Return programs as "(1,0) (1,1)": with as many axes as the grid has.
-
-        The grid of a kernel over rows has two at least: sequence and head.
-        """
-        used = (i for a in self.accesses for i, at in enumerate(a.program) if at or i <= self.rows)
-        axes = 1 + max(used)
-        names = (f"({','.join(map(str, program[:axes]))})" for _, program in loads)
+        """Return programs as "(1,0) (1,1)"."""
+        names = (f"({','.join(map(str, program[: self.axes]))})" for _, program in loads)
         return " ".join(dict.fromkeys(names))
 
 
@@ -264,16 +253,15 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    axes = f"sequence, {'query' if rung[5] in '12' else 'KV'} head"
-    if rung[5] == "8":
-        axes += ", split"
+    number = 1 + list(RUNGS).index(rung)
+    axes = ["sequence", f"{'query' if number < 3 else 'KV'} head", "split"][: 2 + number // 8]
     explained = note(
-        f"number: page; stripe: KV head; colour: sequence; ({axes}): program; dotted: empty"
+        f"number: page; stripe: KV head; colour: sequence; ({', '.join(axes)}): program; dotted: empty"
     )
     solid = Look(BLUE)
     looks = [(solid, "loaded now"), (solid.tint, "loaded before"), (FREE, "not loaded yet")]
     x = loads[rung].given["k_cache"]
-    cells = Cells(x, accesses, step, (12, 4.85), rows=True)
+    cells = Cells(x, accesses, step, (12, 4.85), len(axes))
     name = f"{rung.capitalize()}: the keys that its programs load. {headline}"
     return page(headline, explained, Legend(looks), cells, change, name=name)
 
@@ -290,6 +278,7 @@ class Shown(NamedTuple):
         text: what the smaller case shows.
         loads: an element of the tensor there is the number of what loads it; NaN is not loaded.
         programs: those with a number.
+        axes: of the grid.
     """
 
     tensors: Sequence[str]
@@ -297,6 +286,7 @@ class Shown(NamedTuple):
     text: str
     loads: Sequence[Any]
     programs: Callable[[int], Sequence[Program]] = lambda number: [(number,)]
+    axes: int = 1
 
 
 _OF_TWO_HEADS = [[0, 0], [1, 1]]
@@ -335,6 +325,7 @@ SHOWN = {
         "each key.",
         _TWO_PAGES,
         lambda b: [(b, 0), (b, 1)],
+        2,
     ),
     "grouped": Shown(
         ["k_cache"],
@@ -343,6 +334,7 @@ SHOWN = {
         "each key.",
         _TWO_PAGES,
         lambda b: [(b, 0)],
+        2,
     ),
     "split": Shown(
         ["k_cache"],
@@ -351,6 +343,7 @@ SHOWN = {
         "loads its share.",
         _TWO_PAGES,
         lambda split: [(0, 0, split)],
+        3,
     ),
 }
 
@@ -359,8 +352,8 @@ def _cells(
     name: str, x: torch.Tensor, accesses: Sequence[Access], step: int, width: float = 19
 ) -> Cells:
     """Return the cells of a tensor of a puzzle."""
-    is_whole = name in ("decode", "grouped", "split")
-    return Cells(x, accesses, step, width, rows=is_whole, axis=2 if name == "split" else 0)
+    axes = SHOWN[name].axes
+    return Cells(x, accesses, step, width, axes, axis=2 if axes == 3 else 0)
 
 
 def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
@@ -393,9 +386,9 @@ def solved(name: str) -> tuple[torch.Tensor, list[Access]]:
     shown = SHOWN[name]
     numbers = torch.tensor(shown.loads, dtype=torch.float32)
     accesses = []
-    for element in numbers.flatten().isfinite().nonzero().flatten():
-        for program in shown.programs(int(numbers.flatten()[element])):
-            accesses.append(Access(program, 0, element.numpy()))
+    for element, number in enumerate(numbers.flatten().tolist()):
+        programs = [] if math.isnan(number) else shown.programs(int(number))
+        accesses += [Access(program, 0, np.array(element)) for program in programs]
     return numbers, accesses
 
 

@@ -56,7 +56,6 @@ function render({ model, el }) {
   let number = model.get("asked").number;
   /** @type {Record<string, Value>} What the controls show. */
   let values = model.get("asked").at;
-  let sent = values; // with the last question
   let isWaiting = false;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let playTimer;
@@ -73,7 +72,6 @@ function render({ model, el }) {
   const room = find(root, ".px-room");
   const picture = find(root, ".px-picture");
   const line = find(root, ".px-say");
-  const longest = find(root, ".px-longest");
   const keepTabStop = roving(picture, PART, () => 1);
 
   // ---- controls
@@ -121,7 +119,6 @@ function render({ model, el }) {
   /** Sends the values. */
   function send() {
     number += 1;
-    sent = values;
     isWaiting = true;
     picture.classList.add("px-waiting");
     model.set("asked", { number, at: values });
@@ -181,6 +178,7 @@ function render({ model, el }) {
     }
     const said = part?.closest("[data-say]")?.getAttribute("data-say") ?? caption;
     if (line.textContent !== said) line.textContent = said;
+    keepRoom();
   }
 
   /**
@@ -216,11 +214,10 @@ function render({ model, el }) {
     // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
     show(picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${patterns}-`)));
     keepTabStop();
-    lightUp(lit?.isConnected ? lit : null);
     // The variant for a narrow page has no headline of its own: its name is one.
     const variant = find(picture, ".px-narrow");
     room.dataset.headline = variant?.ariaLabel ?? "";
-    keepRoom();
+    lightUp(lit?.isConnected ? lit : null);
   }
 
   /** Whether the page is narrow for a drawing. */
@@ -230,17 +227,13 @@ function render({ model, el }) {
     return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
   }
 
-  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  /** Keeps the room that the largest drawing and the longest line took: nothing below goes up. */
   function keepRoom() {
-    for (const part of picture.querySelectorAll("[data-say]")) {
-      const said = part.getAttribute("data-say") ?? "";
-      if (said.length > longest.textContent.length) longest.textContent = said;
+    const isResized = width !== room.clientWidth;
+    width = room.clientWidth;
+    for (const { style, offsetHeight } of [room, line]) {
+      style.minHeight = isResized ? "" : `${offsetHeight}px`;
     }
-    if (width !== room.clientWidth) {
-      width = room.clientWidth;
-      room.style.minHeight = "";
-    }
-    room.style.minHeight = `${room.getBoundingClientRect().height}px`;
   }
 
   // ---- what the model says
@@ -251,7 +244,7 @@ function render({ model, el }) {
     isWaiting = false;
     picture.classList.remove("px-waiting");
     showDrawing();
-    if (sent !== values) send();
+    if (model.get("asked").at !== values) send();
   }
 
   /** The values were set in Python, or in another view. */
@@ -260,7 +253,6 @@ function render({ model, el }) {
     if (asked.number <= number) return;
     number = asked.number;
     values = asked.at;
-    sent = values;
     controls = model.get("controls");
     showValues();
   }
@@ -312,8 +304,7 @@ function pageTemplate(controls, caption) {
   return html`<div class="pl-row pl-toolbar px-controls">${controls.map(controlTemplate)}
       <small class="px-note">${note}</small></div>
     <div class="px-room"><div class="px-picture"></div></div>
-    <div class="px-line"><p class="px-longest" aria-hidden="true">${caption}</p>
-      <p class="px-say" aria-live="polite">${caption}</p></div>`;
+    <p class="px-say" aria-live="polite">${caption}</p>`;
 }
 
 /**
