@@ -7,14 +7,15 @@
 `Cells` draws all loads. What is loaded is found by watch.py, and imported where Triton is.
 """
 
-import math
+import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -255,9 +256,8 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
     )
     number = 1 + list(RUNGS).index(rung)
     axes = ["sequence", f"{'query' if number < 3 else 'KV'} head", "split"][: 2 + number // 8]
-    explained = note(
-        f"number: page; stripe: KV head; colour: sequence; ({', '.join(axes)}): program; dotted: empty"
-    )
+    program = f"({', '.join(axes)}): program"
+    explained = note(f"number: page; stripe: KV head; colour: sequence; {program}; dotted: empty")
     solid = Look(BLUE)
     looks = [(solid, "loaded now"), (solid.tint, "loaded before"), (FREE, "not loaded yet")]
     x = loads[rung].given["k_cache"]
@@ -274,77 +274,27 @@ class Shown(NamedTuple):
 
     Args:
         tensors: that are drawn. The smaller case has the last.
+        axes: of the grid.
         color: what gives a program its colour.
         text: what the smaller case shows.
-        loads: an element of the tensor there is the number of what loads it; NaN is not loaded.
-        programs: those with a number.
-        axes: of the grid.
+        loads: an element of the tensor there is the place of the programs that load it; None is
+            not loaded.
+        programs: in lists.
     """
 
-    tensors: Sequence[str]
+    tensors: list[str]
+    axes: int
     color: str
     text: str
-    loads: Sequence[Any]
-    programs: Callable[[int], Sequence[Program]] = lambda number: [(number,)]
-    axes: int = 1
+    loads: list[Any]
+    programs: list[list[list[int]]]
 
 
-_OF_TWO_HEADS = [[0, 0], [1, 1]]
-_EMPTY = [[math.nan] * 2] * 2
-_TWO_PAGES = [[[[0]]] * 4, [*[[[1]]] * 3, [[math.nan]]]]
 SHOWN = {
-    "weights": Shown(
-        ["s"],
-        "the program that loads",
-        "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
-        [0, 0, 0, 0, 1, 1],
-    ),
-    "scores": Shown(
-        ["k"],
-        "the head of the program that loads",
-        "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
-        [_OF_TWO_HEADS] * 2,
-    ),
-    "online_step": Shown(
-        ["s", "v"],
-        "the program that loads",
-        "Two values of four numbers: the only program loads each number once.",
-        [[0] * 4] * 2,
-    ),
-    "paged_scores": Shown(
-        ["table", "k_cache"],
-        "the head of the program that loads",
-        "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
-        "head 1.",
-        [[_OF_TWO_HEADS, _EMPTY], [_OF_TWO_HEADS] * 2],
-    ),
-    "decode": Shown(
-        ["k_cache"],
-        "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head. Programs (sequence, query head): two load "
-        "each key.",
-        _TWO_PAGES,
-        lambda b: [(b, 0), (b, 1)],
-        2,
-    ),
-    "grouped": Shown(
-        ["k_cache"],
-        "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head. Programs (sequence, KV head): one loads "
-        "each key.",
-        _TWO_PAGES,
-        lambda b: [(b, 0)],
-        2,
-    ),
-    "split": Shown(
-        ["k_cache"],
-        "the split of the program that loads",
-        "One sequence of seven tokens in two splits. Programs (sequence, KV head, split): each "
-        "loads its share.",
-        _TWO_PAGES,
-        lambda split: [(0, 0, split)],
-        3,
-    ),
+    name: Shown(**shown)
+    for name, shown in json.loads(
+        Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -384,12 +334,13 @@ def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
 def solved(name: str) -> tuple[torch.Tensor, list[Access]]:
     """Return a case smaller than the puzzle's, and what a right kernel loads there."""
     shown = SHOWN[name]
-    numbers = torch.tensor(shown.loads, dtype=torch.float32)
-    accesses = []
-    for element, number in enumerate(numbers.flatten().tolist()):
-        programs = [] if math.isnan(number) else shown.programs(int(number))
-        accesses += [Access(program, 0, np.array(element)) for program in programs]
-    return numbers, accesses
+    places = np.array(shown.loads, dtype=np.float32)  # None becomes NaN
+    accesses = [
+        Access(tuple(program), 0, np.array(element))
+        for element in np.flatnonzero(places == places)
+        for program in shown.programs[int(places.flat[element])]
+    ]
+    return torch.from_numpy(places), accesses
 
 
 def _show_loads(name: str, answer: Any) -> Explorer:
