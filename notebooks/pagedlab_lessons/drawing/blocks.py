@@ -176,23 +176,18 @@ def blocks_of(
         cached: blocks whose contents are kept.
         counts: the reference count of each block; by default the number of tables that list it.
     """
-    owners = defaultdict[int, list[Owner]](list)
-    words = defaultdict[int, Sequence[str]](list)  # of the table that has most of the block's
+    blocks = [Block(number, is_cached=number in cached) for number in range(num_blocks)]
     for table in tables:
         for entry, number in enumerate(table.blocks):
             if number is not None:
-                owners[number].append(Owner(table.name, table.look, table.filled(entry, size)))
-                words[number] = max(words[number], table.words_in(entry, size), key=len)
-    return [
-        Block(
-            number,
-            tuple(owners[number]),
-            count=counts[number] if counts else len(owners[number]),
-            is_cached=number in cached,
-            words=tuple(Word(draw.plain(word)) for word in words[number]),
-        )
-        for number in range(num_blocks)
-    ]
+                block = blocks[number]
+                owner = Owner(table.name, table.look, table.filled(entry, size))
+                block.owners = (*block.owners, owner)
+                words = tuple(Word(draw.plain(word)) for word in table.words_in(entry, size))
+                block.words = max(block.words, words, key=len)  # of who has most of the block's
+    for block, count in zip(blocks, counts or [len(block.owners) for block in blocks], strict=True):
+        block.count = count
+    return blocks
 
 
 def described(block: Block) -> str:

@@ -17,8 +17,7 @@ import { plural } from "./words.js";
 // The model has `recorded`, a recording; `live`: more steps
 // will follow; and, where the page is to follow closely, `lag`: the seconds it may be late.
 // `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
-// `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
-// height of its largest step at once.
+// `pause` how many milliseconds it stays at a sentence, at least.
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
@@ -80,19 +79,13 @@ function render({ model, el }) {
   let speed = model.get("speed") ?? USUAL_SPEED; // steps a second
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-  let roomyWidth = 0; // in pixels: that room was kept for
-  const view = { onModel, onClick, onInput, onResize, describe };
+  const view = { onModel, onClick, onInput, onResize: paint, describe };
   const pool = poolPage({ model, el }, "what the engine did, step by step", view);
   const { root } = pool;
   // It plays as soon as the squares are on the screen, unless the reader moved it before.
   const seen = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && play(true), {
     rootMargin: SEEN_ABOVE,
   });
-
-  function onResize() {
-    keepRoom();
-    paint();
-  }
 
   // ---- what the reader does
 
@@ -243,22 +236,6 @@ function render({ model, el }) {
     slider.value = String(replay.step);
     drawCopyArrows(root, replay.now.copies ?? []);
     root.dataset.at = String(replay.step);
-  }
-
-  /** Takes the height of the largest step, so that nothing below moves while it plays. */
-  function keepRoom() {
-    const width = root.clientWidth;
-    if (!model.get("keeps_room") || width === roomyWidth) return;
-    roomyWidth = width;
-    root.style.minHeight = "";
-    const { step } = replay;
-    const heights = replay.recording.steps.map((_, at) => {
-      replay.seek(at);
-      paint();
-      return root.offsetHeight;
-    });
-    root.style.minHeight = `${Math.max(...heights)}px`;
-    replay.seek(step);
   }
 
   /**
