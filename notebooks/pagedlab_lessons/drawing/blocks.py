@@ -179,11 +179,12 @@ def blocks_of(
     blocks = [Block(number, is_cached=number in cached) for number in range(num_blocks)]
     for table in tables:
         for entry, number in enumerate(table.blocks):
-            if number is not None:
+            if number is not None and number < num_blocks:
                 block = blocks[number]
                 owner = Owner(table.name, table.look, table.filled(entry, size))
                 block.owners = (*block.owners, owner)
-                words = tuple(Word(draw.plain(word)) for word in table.words_in(entry, size))
+                said = filter(None, table.words_in(entry, size))
+                words = tuple(Word(draw.plain(word)) for word in said)
                 block.words = max(block.words, words, key=len)  # of who has most of the block's
     for block, count in zip(blocks, counts or [len(block.owners) for block in blocks], strict=True):
         block.count = count

@@ -7,17 +7,7 @@ from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import (
-    BOLD,
-    Block,
-    Owner,
-    Table,
-    Word,
-    blocks_of,
-    plain,
-    runs,
-    svg,
-)
+from pagedlab_lessons.drawing import BOLD, Table, blocks_of, runs, svg
 from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
 from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
@@ -113,25 +103,24 @@ def picture_of_grid(state: dict[str, Any]) -> Picture:
 def picture_of_stage(replay: Replay) -> Picture:
     """Return a still of a recording after a step, below the last blocks of what is written."""
     size = replay.recording["block_size"]
-    tables = []
+    num_blocks = replay.recording["num_blocks"]
+    tables = [
+        Table(name, each.blocks, each.tokens, look_of(each.look), words_of(each))
+        for name, each in replay.sequences.items()
+    ]
     above: list[Item] = []
-    shown = min(MAX_TEXTS, len(replay.sequences))
-    for number, (name, sequence) in enumerate(replay.sequences.items()):
-        look = look_of(sequence.look)
-        table = Table(name, sequence.blocks, sequence.tokens, look, words_of(sequence))
-        if sequence.blocks:
-            tables.append(table)
-        if number < shown:
-            ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
-            above.append(Legend([(look, name + ended)]))
-            above.append(_written(table, size, lines=5 if shown < 3 else 2))
+    for table in tables[:MAX_TEXTS]:
+        is_aborted = replay.sequences[table.name].state == "abort"
+        ended = " (aborted: its blocks are free)" if is_aborted else ""
+        above.append(Legend([(table.look, table.name + ended)]))
+        above.append(_written(table, size, num_blocks, lines=5 if len(tables) < 3 else 2))
     return Picture(
         size,
-        list(replay.counts),
+        replay.counts,
         replay.used,
-        replay.recording["num_blocks"] - replay.used,
+        num_blocks - replay.used,
         replay.copied,
-        tables,
+        [table for table in tables if table.blocks],
         above,
         replay.kept,
     )
@@ -142,16 +131,13 @@ def words_of(sequence: SequenceState) -> list[str]:
     return ["" if i in sequence.roles else word for i, word in enumerate(sequence.words)]
 
 
-def _written(table: Table, size: int, lines: int) -> Item:
+def _written(table: Table, size: int, num_blocks: int, lines: int) -> Item:
     """The last words of a sequence in their blocks, or alone after it has released them."""
     if not table.blocks:
         text = " ".join("".join(word or " " for word in table.words).split())
         return Text(f"… {text[-LETTERS:].partition(' ')[2]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
-    owners = (Owner(table.name, table.look.tint),)
-    blocks = []
-    for entry in range(len(table.blocks))[-lines * columns :]:
-        shown = [plain(word) for word in table.words_in(entry, size) if word]
-        words = tuple(map(Word, shown or ["(chat template)"]))
-        blocks.append(Block(table.blocks[entry], owners, words=words))
-    return Blocks(blocks, columns, height=22, gap=3)
+    blocks = blocks_of([table], num_blocks, size)
+    last = table.blocks[-lines * columns :]
+    held = [blocks[number] for number in last if number is not None]
+    return Blocks(held, columns, height=22, gap=3)
