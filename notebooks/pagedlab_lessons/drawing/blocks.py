@@ -1,6 +1,5 @@
 """Blocks, words in their slots, and rows of tokens."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
