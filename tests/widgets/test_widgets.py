@@ -120,7 +120,7 @@ def test_state_is_what_pool_and_tables_say_and_every_step_can_be_seen_again(oper
             assert widget.state["counts"] == [widget.pool.refcount(b) for b in range(12)]
             assert widget.state["free"] == widget.pool.num_free
             assert [t["blocks"] for t in widget.state["tables"]] == [t.block_ids for t in widget.tables.values()]
-            assert not widget.state["alert"] or widget.session.last.error
+            assert not widget.state["alert"] or widget.last.error
     steps = widget.state["steps"]
     for step in [*range(0, steps + 1, 2), *range(steps, -1, -1)]:  # forward in leaps, back one by one
         click(widget, "seek", step=step)
@@ -145,7 +145,7 @@ def test_an_operation_in_the_past_replaces_the_future():
 def test_examples_play_on_any_pool(name, pool):
     for num_blocks, block_size in ((64, 16), (1024, 16), (40, 1), (3, 16)):
         widget = BlockPoolWidget(pool, num_blocks=num_blocks, block_size=block_size, preset=name)
-        assert widget.state["alert"] == widget.session.last.error, widget.state["log"]
+        assert widget.state["alert"] == widget.last.error, widget.state["log"]
         assert bool(widget.state["alert"]) == (name == "out of blocks") or (num_blocks, block_size) != (64, 16)
 
 
@@ -259,7 +259,7 @@ def test_a_solution_reaches_its_goal_at_the_last_step_and_not_before(name, pool)
     for verb, sequence, n, _ in operations(widget.challenge.solution):
         assert widget.state["challenge"]["said"].startswith("Not yet: ")
         widget.do(verb, sequence, n)
-        assert not widget.session.last.problems
+        assert not widget.last.problems
     assert widget.state["challenge"]["said"] == f"Done. {widget.challenge.why}"
 
 
@@ -273,7 +273,7 @@ FORKED = "new 64, fork s0, fork s0, fork s0, append s0 10, append s1 10, append 
         ("four_in_eleven", "new 74, new 74, new 74, new 74", "20 blocks are in use"),
         ("four_in_eleven", FORKED, "no block was copied yet"),
         ("fork_without_copy", "new 30, fork s0, append s0 10, append s1 10", "1 copied"),
-        ("full_for_one", "new 64, write s0", "is full"),
+        ("full_for_one", "new 64, write s0", "has room"),
         ("full_for_one", "new 60, append s0 100", "of one token"),
     ],
 )
@@ -281,7 +281,7 @@ def test_other_ways_do_not_reach_it(name, operations, said):
     widget = BlockPoolWidget(challenge=name)
     for verb, sequence, n in operations_of(operations):
         widget.do(verb, sequence, n)
-    assert said in widget.challenge.missing(widget.session)[-1]
+    assert said in widget.challenge.missing(widget)[-1]
 
 
 # The picture -----------------------------------------------------------------------------------------------------
