@@ -11,7 +11,7 @@ from pagedlab_lessons.colors import sequence_color
 from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.widgets import CHALLENGES, PRESETS, BlockPoolWidget
 from pagedlab_lessons.widgets.operations import operations
-from pagedlab_lessons.widgets.page import stored
+from pagedlab_lessons.widgets.page import name_of, stored
 
 from pagedlab import BlockPool, BlockTable
 from support import broken
@@ -246,7 +246,7 @@ def test_what_a_readers_class_does_wrong_is_shown_and_breaks_no_page(wrong, oper
         click(widget, verb, sequence="s0", n=1)
         assert widget.state["serial"] > serial, "the page gets its answer"
         json.dumps(widget.state)
-    assert widget.picture().drawing()
+    assert widget.picture()
 
 
 # Challenges ------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def still(widget):
     assert len(svg) < 25_000
     assert "var(" not in svg, "there is no theme where it is shown"
     assert set(re.findall(r"url\(#([\w-]+)\)", svg)) <= set(re.findall(r'<pattern id="([\w-]+)"', svg))
-    assert f'<img alt="{widget.picture().headline()}" src="data:image/svg+xml;base64,' in data["text/html"]
+    assert f'<img alt="{name_of(widget.picture())}" src="data:image/svg+xml;base64,' in data["text/html"]
     return svg
 
 

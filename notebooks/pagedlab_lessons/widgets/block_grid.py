@@ -17,7 +17,7 @@ from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab_lessons.readers_code import explain
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture, picture_of_grid
+from pagedlab_lessons.widgets.picture import picture_of_grid
 from pagedlab_lessons.widgets.reading import columns_of
 from pagedlab_lessons.widgets.session import Session
 
@@ -76,8 +76,8 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
                 if self.last.error:
                     break
 
-    def picture(self) -> Picture:
-        """Return the present state as a drawing and as text, for where no widget runs."""
+    def picture(self) -> str:
+        """Return the present state as a drawing, for where no widget runs."""
         return picture_of_grid(self.state)
 
     # ------------------------------------------------------------------ page and Python

@@ -102,19 +102,20 @@ class Page(anywidget.AnyWidget):
         super().__init_subclass__(**options)
 
     def picture(self) -> Any:
-        """Return the picture that the notebook stores; some widgets override `still` instead."""
+        """Return the SVG that the notebook stores; some widgets override `still` instead."""
         raise NotImplementedError
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the notebook stores by media type, and the sizes of pictures."""
-        return self.picture()._repr_mimebundle_()
+        drawing = self.picture()
+        return stored(drawing, name_of(drawing)), {}
 
     def opening(self) -> dict[str, str] | None:
         """Return what a page without a kernel plays, None if that is nothing."""
         return None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}: {self.picture().headline()}"
+        return f"{type(self).__name__}: {name_of(self.picture())}"
 
     def end(self) -> None:
         """Finish: called when the `with` block ends."""

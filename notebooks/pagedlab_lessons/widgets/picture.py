@@ -1,7 +1,6 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
@@ -9,7 +8,6 @@ from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import BOLD, Table, blocks_of, runs, svg
 from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
-from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
 
 MAX_ROWS = 12  # block tables drawn
@@ -19,64 +17,51 @@ LETTERS = 160  # of an answer that ended
 SLOTS_A_LINE = 16  # of an answer
 
 
-@dataclass
-class Picture:
-    """A still of a pool: its counters, its blocks, and the block tables.
+def picture_of_pool(
+    above: list[Item],
+    tables: list[Table],
+    block_size: int,
+    counts: list[int],
+    used: int,
+    free: int,
+    copied: int,
+    cached: Collection[int] = (),
+) -> str:
+    """Return a still of a pool as an SVG: its counters, its blocks, and the block tables.
+
+    Its name is the counters in one line. A counter at zero is left out.
 
     Args:
+        above: what is above them.
+        tables: of all sequences, the oldest first.
         block_size: of the pool.
         counts: the reference count of each block.
         used: blocks in use.
         free: blocks that are not.
         copied: blocks that were copied so far.
-        tables: of all sequences, the oldest first.
-        above: what is above them.
         cached: blocks whose contents are kept.
     """
-
-    block_size: int
-    counts: list[int]
-    used: int
-    free: int
-    copied: int
-    tables: list[Table]
-    above: list[Item]
-    cached: Collection[int] = ()
-
-    def headline(self) -> str:
-        """The counters in one line; a counter at zero is left out."""
-        said = f"{len(self.counts)} blocks of {self.block_size}: {self.used} used, "
-        said += f"{self.free} free"
-        shared = sum(count > 1 for count in self.counts)
-        for number, name in ((shared, "shared"), (self.copied, "copied")):
-            said += f", {number} {name}" if number else ""
-        copying = sum(len(table.blocks) for table in self.tables)
-        if copying != self.used:
-            said += f"; a copy for each sequence would take {copying}"
-        return said
-
-    def drawing(self) -> str:
-        """The picture as an SVG."""
-        counts = self.counts
-        columns = max(16, columns_of(len(counts)))
-        side = 24 if columns > 16 else 42
-        width = columns * (side + 4) - 4
-        blocks = blocks_of(
-            self.tables, len(counts), self.block_size, cached=self.cached, counts=counts
-        )
-        left_out = len(self.tables) - MAX_ROWS
-        items: list[Item] = [
-            *self.above,
-            Text(self.headline()),
-            Pool(blocks, columns, height=side, gap=4),
-            *map(_row, self.tables[:MAX_ROWS]),
-            note(f"and {left_out} more sequences" if left_out > 0 else ""),
-        ]
-        drawn = stack(items, Space(0, 0, width, is_narrow=False))
-        return svg(width, drawn.bottom, drawn.parts, self.headline())
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        return stored(self.drawing(), self.headline()), {}
+    said = f"{len(counts)} blocks of {block_size}: {used} used, {free} free"
+    shared = sum(count > 1 for count in counts)
+    for number, name in ((shared, "shared"), (copied, "copied")):
+        said += f", {number} {name}" if number else ""
+    copying = sum(len(table.blocks) for table in tables)
+    if copying != used:
+        said += f"; a copy for each sequence would take {copying}"
+    columns = max(16, columns_of(len(counts)))
+    side = 24 if columns > 16 else 42
+    width = columns * (side + 4) - 4
+    blocks = blocks_of(tables, len(counts), block_size, cached=cached, counts=counts)
+    left_out = len(tables) - MAX_ROWS
+    items: list[Item] = [
+        *above,
+        Text(said),
+        Pool(blocks, columns, height=side, gap=4),
+        *map(_row, tables[:MAX_ROWS]),
+        note(f"and {left_out} more sequences" if left_out > 0 else ""),
+    ]
+    drawn = stack(items, Space(0, 0, width, is_narrow=False))
+    return svg(width, drawn.bottom, drawn.parts, said)
 
 
 def _row(table: Table) -> Item:
@@ -85,22 +70,19 @@ def _row(table: Table) -> Item:
     return Legend([(table.look, f"{table.name}, {table.tokens} tokens in blocks {blocks}")])
 
 
-def picture_of_grid(state: dict[str, Any]) -> Picture:
+def picture_of_grid(state: dict[str, Any]) -> str:
     """Return a still of a block grid's `state`, below the goal of its challenge."""
-    tables = []
-    for each in state["tables"]:
-        look = look_of(each["look"])
-        tables.append(Table(each["name"], each["blocks"], each["tokens"], look))
+    tables = [Table(**each | {"look": look_of(each["look"])}) for each in state["tables"]]
     challenge = state["challenge"]
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
     same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
-    return Picture(**same, tables=tables, above=[goal])
+    return picture_of_pool([goal], tables, **same)
 
 
 # The stage ----------------------------------------------------------------------------------------
 
 
-def picture_of_stage(replay: Replay) -> Picture:
+def picture_of_stage(replay: Replay) -> str:
     """Return a still of a recording after a step, below the last blocks of what is written."""
     size = replay.recording["block_size"]
     num_blocks = replay.recording["num_blocks"]
@@ -114,14 +96,14 @@ def picture_of_stage(replay: Replay) -> Picture:
         ended = " (aborted: its blocks are free)" if is_aborted else ""
         above.append(Legend([(table.look, table.name + ended)]))
         above.append(_written(table, size, num_blocks, lines=5 if len(tables) < 3 else 2))
-    return Picture(
+    return picture_of_pool(
+        above,
+        [table for table in tables if table.blocks],
         size,
         replay.counts,
         replay.used,
         num_blocks - replay.used,
         replay.copied,
-        [table for table in tables if table.blocks],
-        above,
         replay.kept,
     )
 

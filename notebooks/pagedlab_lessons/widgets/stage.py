@@ -15,7 +15,7 @@ from pagedlab.recipes.trace import Recorder, Replay, load_recording
 from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture, picture_of_stage
+from pagedlab_lessons.widgets.picture import picture_of_stage
 
 INTERVAL = 0.1  # seconds between two messages to the page
 # half of what a Jupyter server lets a kernel send before it drops messages
@@ -84,8 +84,8 @@ class Stage(Page, page="stage"):
         text = json.dumps(self.replay(0).recording, separators=(",", ":"))
         Path(path).write_text(text + "\n", encoding="utf-8")
 
-    def picture(self) -> Picture:
-        """The step with most to see, as a drawing and as text."""
+    def picture(self) -> str:
+        """The step with most to see, as a drawing."""
         return picture_of_stage(self.replay())
 
     def opening(self) -> dict[str, str] | None:
