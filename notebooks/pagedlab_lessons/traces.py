@@ -45,9 +45,6 @@ class Trace:
     source: str
     rows: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @property
     def seconds(self) -> np.ndarray:
         """The arrivals, [N]."""

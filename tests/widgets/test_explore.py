@@ -10,8 +10,10 @@ import pytest
 from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.plots import figure
 from pagedlab_lessons.widgets import explore
-from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE
 from PIL import Image
+
+from support.explorers import unpacked
 
 
 def squares(size, text, dark):

@@ -6,12 +6,12 @@ import re
 import pytest
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.widgets import Stage
-from pagedlab_lessons.widgets.opening import unpacked
 from pagedlab_lessons.widgets.picture import picture_of_stage, words_of
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay
 from support.engines import exactly
+from support.explorers import unpacked
 from support.plain_pool import PlainPool
 
 PROMPTS = ["The cat", "The old mill by the river had", "A bell rang", "The cat sat on the mat and the cat sat on"]
