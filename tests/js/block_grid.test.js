@@ -22,11 +22,7 @@ function forked(change = {}) {
     ],
     copies: [],
     focus: "s1",
-    used: 2,
-    free: 6,
-    shared: 2,
-    copied: 0,
-    copying: 4,
+    figures: { used: 2, free: 6, shared: 2, copied: 0, "with copies": 4 },
     saved: "4 MiB",
     step: 2,
     steps: 2,
@@ -113,7 +109,8 @@ test("a block that is pointed at is described, and lights up in the tables", () 
 test("a new state is drawn, and the nodes and the focus stay in the widget", () => {
   const blocks = [...host.querySelectorAll(".pl-block")];
   blocks[2].focus();
-  model.change("state", forked({ serial: 2, counts: [2, 2, 1, 0, 0, 0, 0, 0], used: 3 }));
+  const counts = [2, 2, 1, 0, 0, 0, 0, 0];
+  model.change("state", forked({ serial: 2, counts, figures: { used: 3 } }));
   assert.deepEqual([...host.querySelectorAll(".pl-block")], blocks);
   assert.equal(document.activeElement, blocks[2]);
   assert.equal(blocks[2].dataset.count, "1");

@@ -106,7 +106,7 @@ test("parts that share a link light up, and the part is named", () => {
   assert.deepEqual(all("text.pl-lit"), parts().slice(0, 2));
   assert.equal(find(".px-say").textContent, "the first");
   third.focus();
-  assert.equal(find(".px-say").textContent, "Point at (or tap) a part.");
+  assert.equal(find(".px-say").textContent, "Point at a part.");
 });
 
 test("an arrow key moves to the next part; Enter and a click move a slider", () => {

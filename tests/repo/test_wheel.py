@@ -32,7 +32,7 @@ for path in (pagedlab.__file__, benchmark("attention"), data_folder("tiny-qwen2"
     assert Path(path).is_relative_to(sys.prefix), path
 for preset in PRESETS:
     grid = BlockPoolWidget(preset=preset)
-    assert grid.state["used"] > 0 and "render" in grid._esm and "{" in grid._css
+    assert grid.state["figures"]["used"] > 0 and "render" in grid._esm and "{" in grid._css
 assert BlockPoolWidget(BlockPool, num_blocks=8)._repr_mimebundle_()
 assert check.table_by_hand([8, 1, 0]).status == "passed"
 assert check.table_by_hand([5, 1, 0]).status == "failed"

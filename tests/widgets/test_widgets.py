@@ -47,7 +47,8 @@ def test_a_click_drives_the_real_pool_and_the_log_says_what_happened():
         "append 1 to s1",
     ]
     assert state["copies"] == [[3, 11]]
-    assert (state["used"], state["copying"], state["saved"]) == (12, 15, "6 MiB")
+    assert state["figures"] == {"used": 12, "free": 4, "shared": 3, "copied": 1, "with copies": 15}
+    assert state["saved"] == "6 MiB"
     state = click(widget, "free", sequence="s0")
     assert state["counts"][:4] == [1, 1, 1, 0]
     assert list(widget.tables) == ["s1", "chat"]
@@ -118,7 +119,7 @@ def test_state_is_what_pool_and_tables_say_and_every_step_can_be_seen_again(oper
             seen[now] = comparable(widget)
             widget.pool.check(widget.tables.values())
             assert widget.state["counts"] == [widget.pool.refcount(b) for b in range(12)]
-            assert widget.state["free"] == widget.pool.num_free
+            assert widget.state["figures"]["free"] == widget.pool.num_free
             assert [t["blocks"] for t in widget.state["tables"]] == [t.block_ids for t in widget.tables.values()]
             assert not widget.state["alert"] or widget.last.error
     steps = widget.state["steps"]
@@ -137,7 +138,7 @@ def test_an_operation_in_the_past_replaces_the_future():
     assert (widget.state["step"], widget.state["steps"]) == (3, 3)
     widget.reset()
     widget.undo()
-    assert (widget.state["step"], widget.state["steps"], widget.state["used"]) == (0, 0, 0)
+    assert (widget.state["step"], widget.state["steps"], widget.state["figures"]["used"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("pool", [BlockPool, PlainPool])

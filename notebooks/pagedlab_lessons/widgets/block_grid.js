@@ -18,11 +18,8 @@ import { plural } from "./words.js";
  * @property {number} block_size tokens a block
  * @property {number} columns blocks a row
  * @property {number[]} counts reference count of each block
- * @property {number} used
- * @property {number} free
- * @property {number} shared
- * @property {number} copied
- * @property {number} copying blocks that would be used if every fork copied all
+ * @property {Record<string, number>} figures used, free, shared and copied blocks, and how many would
+ *   be used if every fork copied all
  * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
@@ -182,8 +179,7 @@ function render({ model, el }) {
 
   /** The page. */
   function page() {
-    const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = state;
-    const { counts } = state;
+    const { challenge, alert, figures, saved, spoken, counts } = state;
     const blocks = pool.canvas({ ...state, selected }, [...counts.keys()], (blockId) => ({
       lost: counts[blockId] && !pool.owners[blockId].length,
     }));
@@ -195,7 +191,7 @@ function render({ model, el }) {
       <div class="pl-body">
         <div class="pl-main">${blocks}</div>
         <div class="pl-side">
-          ${counters({ used, free, shared, copied, "with copies": copying })}
+          ${counters(figures)}
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>
           ${history()}</div></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;

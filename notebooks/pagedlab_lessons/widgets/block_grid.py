@@ -118,10 +118,13 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
                 {"name": name, **table._asdict(), "look": self.looks[name]}
                 for name, table in reading.tables.items()
             ],
-            "used": reading.used,
-            "free": reading.free,
-            "shared": reading.shared,
-            "copying": copying,  # blocks in use if each sequence had its own copies
+            "figures": {
+                "used": reading.used,
+                "free": reading.free,
+                "shared": reading.shared,
+                "copied": self.copied,
+                "with copies": copying,  # blocks in use if each sequence had its own
+            },
             "saved": f"{tokens // 2:,} MiB",  # of LLaMA-2-7B, half a MiB a token
             "serial": self.state.get("serial", 0) + 1,  # number of the state
             "presets": [] if self.challenge else ["Examples …", *PRESETS],
@@ -132,7 +135,6 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
             "spoken": note or last.text,
             "step": self.cursor,
             "steps": len(self.entries),
-            "copied": self.copied,
             "copies": list(map(list, last.copies)),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in self.entries],
             "challenge": self._goal(self.challenge) if self.challenge else None,

@@ -49,7 +49,7 @@ const INPUTS = {
  */
 function render({ model, el }) {
   /** @type {string} */
-  const caption = model.get("caption").replace(/\bPoint at\b/, "Point at (or tap)");
+  const caption = model.get("caption");
   /** @type {Control[]} */
   let controls = model.get("controls");
   /** @type {number} The number of the last question. */

@@ -75,8 +75,8 @@ def picture_of_grid(state: dict[str, Any]) -> str:
     tables = [Table(**each | {"look": look_of(each["look"])}) for each in state["tables"]]
     challenge = state["challenge"]
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
-    same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
-    return picture_of_pool([goal], tables, **same)
+    figures = (state["figures"][name] for name in ("used", "free", "copied"))
+    return picture_of_pool([goal], tables, state["block_size"], state["counts"], *figures)
 
 
 # The stage ----------------------------------------------------------------------------------------
