@@ -2,8 +2,7 @@
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
-import { classes, find, html } from "./markup.js";
-import { plural } from "./words.js";
+import { classes, find, html, plural } from "./markup.js";
 
 /**
  * @import { PoolModel, Table } from "./blocks.js"

@@ -2,8 +2,7 @@
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, show, withData } from "./markup.js";
-import { format, plural } from "./words.js";
+import { classes, find, format, html, plural, show, withData } from "./markup.js";
 
 /** @import { Markup } from "./markup.js" */
 

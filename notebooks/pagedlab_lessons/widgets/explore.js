@@ -2,8 +2,7 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
-import { find, html, Markup, show, withData } from "./markup.js";
-import { format } from "./words.js";
+import { find, format, html, Markup, show, withData } from "./markup.js";
 
 /**
  * A slider over `options`, a switch, or a field of text.

@@ -3,10 +3,9 @@
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, withData } from "./markup.js";
+import { classes, find, html, plural, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { plural } from "./words.js";
 
 /**
  * @import { PoolModel } from "./blocks.js"
