@@ -135,9 +135,10 @@ test("a screen reader hears names and what happened", () => {
 });
 
 test("what Python says is text", () => {
-  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK, solution: ATTACK };
+  const words = { goal: ATTACK, why: ATTACK, hint: ATTACK, solution: ATTACK };
+  const challenge = { ...words, missing: [ATTACK] };
   const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
-  const words = {
+  const said = {
     next: { [ATTACK]: ATTACK },
     alert: ATTACK,
     spoken: ATTACK,
@@ -152,7 +153,7 @@ test("what Python says is text", () => {
     blocks: [0, null],
     next: ATTACK,
   };
-  model.change("state", forked({ ...words, tables: [table], focus: ATTACK }));
+  model.change("state", forked({ ...said, tables: [table], focus: ATTACK }));
   assert.equal(host.querySelectorAll("img").length, 0);
   assert.equal(find(".pl-alert").textContent, ATTACK);
   assert.ok(find(".pl-goal").textContent.includes(ATTACK));

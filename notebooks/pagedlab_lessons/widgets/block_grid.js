@@ -31,7 +31,7 @@ import { classes, find, html, plural } from "./markup.js";
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {string} alert what went wrong
  * @property {string} spoken what a screen reader says
- * @property {{goal: string, said: string, is_done: boolean, hint: string, solution: string} | null}
+ * @property {{goal: string, missing: string[], why: string, hint: string, solution: string} | null}
  *   challenge
  */
 
@@ -60,7 +60,9 @@ function optionsOf(names) {
  * @param {NonNullable<GridState["challenge"]>} challenge
  * @returns {Markup}
  */
-function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
+function challengeTemplate({ goal, missing, why, hint, solution }) {
+  const isDone = !missing.length;
+  const said = isDone ? `Done. ${why}` : `Not yet: ${missing.join("; ")}.`;
   return html`<div class="pl-tint pl-goal ${isDone ? "pl-done" : ""}">
       <p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
       <details><summary>Hint</summary>${hint}</details>

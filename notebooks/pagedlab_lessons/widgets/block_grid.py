@@ -15,7 +15,7 @@ import traitlets
 from pagedlab.arguments import one_of
 from pagedlab.blocks import BlockPool, BlockTable, Pool
 from pagedlab_lessons.readers_code import explain
-from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS, Challenge
+from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS
 from pagedlab_lessons.widgets.page import Page
 from pagedlab_lessons.widgets.picture import picture_of_grid
 from pagedlab_lessons.widgets.reading import columns_of
@@ -107,7 +107,7 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
         """
         reading = self.reading
         last = self.last
-        problems = [*last.problems, *reading.problems]
+        goal = self.challenge and vars(self.challenge) | {"missing": self.challenge.missing(self)}
         copying = sum(len(table.blocks) for table in reading.tables.values())
         tokens = max(0, copying - reading.used) * self.block_size
         self.state = {
@@ -131,13 +131,13 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
             "usual": self.block_size * 5 // 4,
             "focus": None if note else last.operation.changed,
             "next": {name: self._next(name) for name in reading.tables},
-            "alert": "\n".join(filter(None, [note, last.error, *problems])),
+            "alert": "\n".join(filter(None, [note, last.error, *last.problems, *reading.problems])),
             "spoken": note or last.text,
             "step": self.cursor,
             "steps": len(self.entries),
             "copies": list(map(list, last.copies)),
             "log": [[entry.text, bool(entry.error or entry.problems)] for entry in self.entries],
-            "challenge": self._goal(self.challenge) if self.challenge else None,
+            "challenge": goal,
         }
 
     def _next(self, name: str) -> str:
@@ -155,14 +155,3 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
         return (
             f"{name} is selected. Append to it, or Fork it: a second sequence over the same blocks."
         )
-
-    def _goal(self, challenge: Challenge) -> dict[str, Any]:
-        """Return what the page shows of a challenge."""
-        missing = challenge.missing(self)
-        return {
-            "goal": challenge.goal,
-            "said": f"Not yet: {'; '.join(missing)}." if missing else f"Done. {challenge.why}",
-            "is_done": not missing,
-            "hint": challenge.hint,
-            "solution": challenge.solution,
-        }

@@ -34,6 +34,8 @@ class Session:
         block_size: of the pool.
     """
 
+    reading: Reading  # the present state
+
     def __init__(
         self,
         pool: Callable[[int, int], Any],
@@ -95,7 +97,16 @@ class Session:
                 f"there is a sequence {operation.changed!r} already; free it first, or take "
                 "another name"
             )
-        self.entries[self.cursor :] = [self._run(operation)]
+        before = self.reading
+        returned: Any = ()
+        error = ""
+        try:
+            returned = self._apply(operation)
+        except _ANYTHING as raised:
+            error = explain(raised)
+        self.reading = self._read()
+        entry = judged(operation, before, self.reading, returned, error)
+        self.entries[self.cursor :] = [entry]
         self.cursor += 1
         self.show()
         return operation.changed
@@ -146,18 +157,6 @@ class Session:
 
     def _read(self) -> Reading:
         return read(self.pool, self.tables, self.num_blocks, self.block_size)
-
-    def _run(self, operation: Operation) -> Entry:
-        """Run an operation and return its entry in the log."""
-        before = self.reading
-        returned: Any = ()
-        error = ""
-        try:
-            returned = self._apply(operation)
-        except _ANYTHING as raised:
-            error = explain(raised)
-        self.reading = self._read()
-        return judged(operation, before, self.reading, returned, error)
 
     def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.
