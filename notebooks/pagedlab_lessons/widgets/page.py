@@ -43,7 +43,7 @@ _ONLY_LIVE = re.compile(
     r'stroke="none"|[\x00-\x08\x0b\x0c\x0e-\x1f]'
 )
 # The theme's colours where there is no theme.
-LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
+LIGHT = dict(re.findall(r"--(\w+): light-dark\((#\w+)", style("block_grid")))
 
 
 def stored(drawing: str, name: str) -> dict[str, str]:
