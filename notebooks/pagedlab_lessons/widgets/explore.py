@@ -183,8 +183,6 @@ class Explorer(Page, page="explore"):
 
     def _drawing_at(self, at: dict[str, Any]) -> str:
         """Return the drawing for these positions, or why there is none."""
-        if at == self.asked["at"]:
-            return str(self.drawn["html"])
         try:
             return _as_page(self._draw(**self._values(at)))
         except Exception as error:  # as on a live page
