@@ -153,10 +153,6 @@ class Table(NamedTuple):
         """The share of the slots of this entry's block that hold tokens."""
         return max(0, min(size, self.tokens - entry * size)) / size
 
-    def words_in(self, entry: int, size: int) -> Sequence[str]:
-        """The words in this entry's block."""
-        return self.words[entry * size : min(self.tokens, (entry + 1) * size)]
-
 
 def blocks_of(
     tables: Iterable[Table],
@@ -182,8 +178,8 @@ def blocks_of(
                 block = blocks[number]
                 owner = Owner(table.name, table.look, table.filled(entry, size))
                 block.owners = (*block.owners, owner)
-                said = filter(None, table.words_in(entry, size))
-                words = tuple(Word(draw.plain(word)) for word in said)
+                said = table.words[entry * size : min(table.tokens, (entry + 1) * size)]
+                words = tuple(Word(draw.plain(word)) for word in said if word)
                 block.words = max(block.words, words, key=len)  # of who has most of the block's
     for block, count in zip(blocks, counts or [len(block.owners) for block in blocks], strict=True):
         block.count = count
