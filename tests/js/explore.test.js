@@ -68,6 +68,13 @@ test("one question is open at a time, and the latest wins", () => {
   assert.deepEqual(sizes(), [6, 9]);
 });
 
+test("what Python repeats of a question is not another one", () => {
+  type(control("size"), "7");
+  model.change("asked", structuredClone(model.get("asked")));
+  answer();
+  assert.equal(asked().length, 1);
+});
+
 test("what is typed is not lost when a slider moves", () => {
   for (const value of ["abcd", "abcde"]) type(control("text"), value);
   type(control("size"), "7");

@@ -55,6 +55,7 @@ function render({ model, el }) {
   let number = model.get("asked").number;
   /** @type {Record<string, Value>} What the controls show. */
   let values = model.get("asked").at;
+  let sent = values; // with the last question
   let isWaiting = false;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let playTimer;
@@ -118,6 +119,7 @@ function render({ model, el }) {
   /** Sends the values. */
   function send() {
     number += 1;
+    sent = values;
     isWaiting = true;
     picture.classList.add("px-waiting");
     model.set("asked", { number, at: values });
@@ -243,7 +245,7 @@ function render({ model, el }) {
     isWaiting = false;
     picture.classList.remove("px-waiting");
     showDrawing();
-    if (model.get("asked").at !== values) send();
+    if (sent !== values) send();
   }
 
   /** The values were set in Python, or in another view. */
@@ -252,6 +254,7 @@ function render({ model, el }) {
     if (asked.number <= number) return;
     number = asked.number;
     values = asked.at;
+    sent = values;
     controls = model.get("controls");
     showValues();
   }
