@@ -25,7 +25,7 @@ CARRIED = {
     "notebooks": ["*.ipynb"],  # `pagedlab notebooks` copies them, and
     "docs": ["*.md"],  # the pages that they link to
     "data/results": ["*.json", "README.md"],
-    "data/traces": ["README.md"],
+    "data/traces": ["README.md", "shapes.json"],
     "data/tiny-qwen2": [
         "*config.json",
         "tokenizer.json",

@@ -106,7 +106,6 @@ def for_visitors(recording: dict[str, Any]) -> dict[str, Any]:
         "first": 1,  # nothing is in memory before
         "speed": 4,  # slow enough that the words can be read
         "pause": 1500,  # milliseconds for a caption
-        "keeps_room": True,
     }
 
 

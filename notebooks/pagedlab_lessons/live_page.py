@@ -41,31 +41,27 @@ class LivePage:
         self._asked = 0.0
 
     def look(self, llm: LLM, since: int) -> dict[str, Any]:
-        """Return the steps that the page does not have yet, or the whole recording."""
+        """Return the steps that the page does not have yet, or all if it has none of them.
+
+        Args:
+            llm: whose steps are recorded.
+            since: the number of steps that the page has seen.
+        """
         self._asked = time.monotonic()
         if self._recorder is None:
             self._recorder = Recorder(
                 llm, drawn=MOST_BLOCKS, most=KEEP, on_step=self._stop_if_alone
             )
-        self._recorder.update()
-        return film(news_of(self._recorder.recording, self._recorder.forgotten, since))
+        recorder = self._recorder
+        recorder.update()
+        steps = recorder.recording["steps"]
+        start = since - recorder.forgotten
+        if not 0 < start <= len(steps):
+            start = 0
+        news = {"steps": steps[start:], "first": recorder.forgotten + start}
+        return film(recorder.recording | news)
 
     def _stop_if_alone(self) -> None:
         if self._recorder and time.monotonic() - self._asked > UNWATCHED:
             self._recorder.close()
             self._recorder = None
-
-
-def news_of(recording: dict[str, Any], forgotten: int, since: int) -> dict[str, Any]:
-    """The steps of a recording that a page does not have, or all if it has none of them.
-
-    Args:
-        recording: without its first `forgotten` steps.
-        forgotten: how many steps are gone.
-        since: the number of steps that the page has seen.
-    """
-    steps = recording["steps"]
-    start = since - forgotten
-    if not 0 < start <= len(steps):
-        start = 0
-    return recording | {"steps": steps[start:], "first": forgotten + start}

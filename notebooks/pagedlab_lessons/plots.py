@@ -9,8 +9,6 @@ has a hatch too.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +34,12 @@ from pagedlab_lessons.colors import (
     sequence_color,
     sequence_hatch,
 )
-from pagedlab_lessons.figure_words import described
+from pagedlab_lessons.figure_words import as_png
 
 if TYPE_CHECKING:
     from pagedlab_lessons.kernels07.puzzles import Loads
 
 plt.style.use(Path(__file__).with_name("lessons.mplstyle"))
-DPI = 96  # of a figure on a page
 LATE = SEQUENCE_COLORS[5]  # emphasis: a maximum, a floor, a draft that was wrong
 
 
@@ -81,12 +78,8 @@ class _DescribedFigure(Figure):
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what a notebook stores: a PNG without a ground, and words for what is seen."""
-        file = io.BytesIO()
-        self.savefig(file, format="png", dpi=2 * DPI, facecolor=self.ground, bbox_inches="tight")
-        height, width = plt.imread(io.BytesIO(file.getvalue())).shape[:2]
-        seen = described(self)
-        picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": seen}
-        return picture, {"image/png": {"width": width // 2, "height": height // 2, "alt": seen}}
+        png, size = as_png(self, bbox_inches="tight")
+        return {"image/png": png, "text/plain": size["alt"]}, {"image/png": size}
 
     def _ipython_display_(self) -> None:
         """Show this bundle: IPython prefers its own PNG of a figure, which has a white ground."""

@@ -134,7 +134,7 @@ def simulate(
     while queue or running:
         preempted = _decode(running, queue, allocator, run)
         # Blocks freed by a preemption are for running requests, not for new ones.
-        refused = preempted or _admit(running, queue, allocator, run, max_running)
+        refused = preempted or _admit(running, queue, allocator, max_running)
         if run.steps % sample_every == 0:
             slots = _slots(running, allocator, refused)
             shown = running if places else []
@@ -148,7 +148,6 @@ def _admit(
     running: list[Place],
     queue: deque[Place],
     allocator: Contiguous | Paged,
-    run: Run,
     max_running: float,
 ) -> bool:
     """Admit waiting requests; return whether one was refused for lack of memory."""

@@ -7,61 +7,29 @@ Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two ser
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from pagedlab.arguments import one_of
-
-PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
+from pagedlab.shipped import data_folder
 
 
 class Shape(NamedTuple):
     """Distribution of the lengths in a trace."""
 
-    prompt: ArrayLike  # tokens at `PERCENTILES`
-    output: ArrayLike  # tokens at `PERCENTILES`
-    rate: float  # requests a second
     source: str
+    rate: float  # requests a second
+    prompt: list[float]  # tokens at `PERCENTILES`
+    output: list[float]  # tokens at `PERCENTILES`
 
 
-def exponential(mean: float) -> np.ndarray:
-    """Return the values at `PERCENTILES` of an exponential distribution.
-
-    For data sets of which only the mean is known. No length is below 1.
-
-    Args:
-        mean: of the distribution.
-    """
-    # The largest value would be infinite: 1 in 100,000 exceeds the one that is used.
-    shares = np.minimum(PERCENTILES, 99.999) / 100
-    return np.maximum(1, -mean * np.log(1 - shares)).round(1)
-
-
-_AZURE = "Azure LLM inference trace 2023, {} (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024)"
-_MEANS = (
-    "mean lengths of {} in Kwon et al., 2023, figure 11; the exponential shape and the rate are "
-    "our assumptions"
-)
-SHAPES = {
-    "conversation": Shape(
-        prompt=(2, 29, 181, 207, 396, 1020, 1189, 2734.5, 4083, 4142, 6179.2, 14050),
-        output=(7, 16, 41, 54, 85, 129, 395, 424, 451, 601, 954, 1000),
-        rate=5.53,
-        source=_AZURE.format("conversation"),
-    ),
-    "code": Shape(
-        prompt=(3, 17, 75, 147, 578, 1469, 2744.5, 5187.6, 7303.3, 7436, 7437, 7437),
-        output=(6, 6, 6, 7, 9, 13, 24, 55, 90, 251.5, 825.3, 1899),
-        rate=2.57,
-        source=_AZURE.format("code"),
-    ),
-    "sharegpt": Shape(exponential(161.31), exponential(337.99), 2.0, _MEANS.format("ShareGPT")),
-    "alpaca": Shape(exponential(19.31), exponential(58.45), 2.0, _MEANS.format("Alpaca")),
-}
+_DATA = json.loads((data_folder("traces") / "shapes.json").read_text(encoding="utf-8"))
+PERCENTILES = _DATA["percentiles"]
+SHAPES = {name: Shape(**shape) for name, shape in _DATA["shapes"].items()}
 
 
 @dataclass(frozen=True)
@@ -76,9 +44,6 @@ class Trace:
 
     source: str
     rows: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def seconds(self) -> np.ndarray:
@@ -121,7 +86,7 @@ def synthetic(name: str, num_requests: int, seed: int = 0) -> Trace:
     return Trace(source, np.column_stack([seconds, *lengths]))
 
 
-def _lengths(at_percentiles: ArrayLike, u: np.ndarray) -> np.ndarray:
+def _lengths(at_percentiles: list[float], u: np.ndarray) -> np.ndarray:
     """Return lengths for uniform numbers, given the lengths at `PERCENTILES`."""
     logs = np.interp(100 * u, PERCENTILES, np.log(at_percentiles))
     return np.rint(np.exp(logs)).astype(int)

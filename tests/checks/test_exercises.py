@@ -120,7 +120,7 @@ def test_the_seven_solutions_of_15_make_an_engine(tiny):
     llm = mine.engine(tiny, verbose=False)
     with Stage(llm) as stage:
         llm.generate([[7] * 20] * 2)
-    assert "1 shared" in stage.picture().headline()
+    assert "1 shared" in stage.picture()
 
 
 @pytest.mark.skipif(INTERPRETED, reason="tried in this process")

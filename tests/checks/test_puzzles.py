@@ -68,8 +68,8 @@ def test_a_fence_stops_what_reaches_outside_and_notes_the_rest():
     out, x = memory.put("out", torch.zeros(4)), memory.put("x", torch.arange(3.0))
     memory.run(lambda: kernel[(1,)](out, x, 3))
     assert out.tolist() == [0, 1, 2, 0]
-    assert [load.elements.tolist() for load in memory.of["load", "x"]] == [[0, 1, 2]]
-    assert [store.elements.tolist() for store in memory.of["store", "out"]] == [[0, 1, 2, 3]]
+    assert [load.elements.tolist() for load in memory.accesses["load", "x"]] == [[0, 1, 2]]
+    assert [store.elements.tolist() for store in memory.accesses["store", "out"]] == [[0, 1, 2, 3]]
     with pytest.raises(Outside, match="loads element 3 of x"):
         memory.run(lambda: kernel[(1,)](out, x, 4))
 

@@ -22,11 +22,7 @@ function forked(change = {}) {
     ],
     copies: [],
     focus: "s1",
-    used: 2,
-    free: 6,
-    shared: 2,
-    copied: 0,
-    copying: 4,
+    figures: { used: 2, free: 6, shared: 2, copied: 0, "with copies": 4 },
     saved: "4 MiB",
     step: 2,
     steps: 2,
@@ -113,7 +109,8 @@ test("a block that is pointed at is described, and lights up in the tables", () 
 test("a new state is drawn, and the nodes and the focus stay in the widget", () => {
   const blocks = [...host.querySelectorAll(".pl-block")];
   blocks[2].focus();
-  model.change("state", forked({ serial: 2, counts: [2, 2, 1, 0, 0, 0, 0, 0], used: 3 }));
+  const counts = [2, 2, 1, 0, 0, 0, 0, 0];
+  model.change("state", forked({ serial: 2, counts, figures: { used: 3 } }));
   assert.deepEqual([...host.querySelectorAll(".pl-block")], blocks);
   assert.equal(document.activeElement, blocks[2]);
   assert.equal(blocks[2].dataset.count, "1");
@@ -138,9 +135,10 @@ test("a screen reader hears names and what happened", () => {
 });
 
 test("what Python says is text", () => {
-  const challenge = { goal: ATTACK, said: ATTACK, is_done: false, hint: ATTACK, solution: ATTACK };
+  const words = { goal: ATTACK, why: ATTACK, hint: ATTACK, solution: ATTACK };
+  const challenge = { ...words, missing: [ATTACK] };
   const log = [true, false].map((isUndone) => [ATTACK, isUndone]);
-  const words = {
+  const said = {
     next: { [ATTACK]: ATTACK },
     alert: ATTACK,
     spoken: ATTACK,
@@ -155,7 +153,7 @@ test("what Python says is text", () => {
     blocks: [0, null],
     next: ATTACK,
   };
-  model.change("state", forked({ ...words, tables: [table], focus: ATTACK }));
+  model.change("state", forked({ ...said, tables: [table], focus: ATTACK }));
   assert.equal(host.querySelectorAll("img").length, 0);
   assert.equal(find(".pl-alert").textContent, ATTACK);
   assert.ok(find(".pl-goal").textContent.includes(ATTACK));

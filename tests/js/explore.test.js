@@ -68,6 +68,13 @@ test("one question is open at a time, and the latest wins", () => {
   assert.deepEqual(sizes(), [6, 9]);
 });
 
+test("what Python repeats of a question is not another one", () => {
+  type(control("size"), "7");
+  model.change("asked", structuredClone(model.get("asked")));
+  answer();
+  assert.equal(asked().length, 1);
+});
+
 test("what is typed is not lost when a slider moves", () => {
   for (const value of ["abcd", "abcde"]) type(control("text"), value);
   type(control("size"), "7");
@@ -106,7 +113,7 @@ test("parts that share a link light up, and the part is named", () => {
   assert.deepEqual(all("text.pl-lit"), parts().slice(0, 2));
   assert.equal(find(".px-say").textContent, "the first");
   third.focus();
-  assert.equal(find(".px-say").textContent, "Point at (or tap) a part.");
+  assert.equal(find(".px-say").textContent, "Point at a part.");
 });
 
 test("an arrow key moves to the next part; Enter and a click move a slider", () => {

@@ -28,7 +28,7 @@ def test_percentiles_and_rate_are_those_asked_for(name, seed):
             margin = 6 * (p / 100 * (1 - p / 100) / n) ** 0.5
             assert (lengths < value - 0.5).mean() <= p / 100 + margin, (name, p)
             assert (lengths <= value + 0.5).mean() >= p / 100 - margin, (name, p)
-    assert len(trace) / trace.seconds[-1] == pytest.approx(shape.rate, rel=6 / n**0.5)
+    assert len(trace.rows) / trace.seconds[-1] == pytest.approx(shape.rate, rel=6 / n**0.5)
 
 
 def test_first_and_at_most_keep_the_order():

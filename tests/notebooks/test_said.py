@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE
 
+from support.explorers import unpacked
 from support.paths import NOTEBOOKS
 
 GOLDEN = Path(__file__).with_name("said.txt")

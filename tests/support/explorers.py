@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
 import re
+import zlib
 from typing import Any
 
 from pagedlab_lessons.widgets.explore import Explorer
 
 TEXTS = ("", "another text", "<b>&", "🦊 中")
 SETS = re.compile(r'data-set="([^"]*)"')
+
+
+def unpacked(stored: dict[str, str]) -> dict[str, Any]:
+    """The values of an opening that a notebook stores."""
+    return json.loads(zlib.decompress(base64.b64decode(stored["packed"])))
 
 
 def move_all():

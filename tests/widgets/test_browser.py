@@ -38,7 +38,7 @@ print(json.dumps(dict(
     counts=counts,
     tables=[[name, table.block_ids] for name, table in {w}.tables.items()],
     stats=dict(
-        used={w}.pool.num_used, free={w}.pool.num_free, shared=sum(c > 1 for c in counts), copied={w}.session.copied,
+        used={w}.pool.num_used, free={w}.pool.num_free, shared=sum(c > 1 for c in counts), copied={w}.copied,
         **{"with copies": sum(len(t.block_ids) for t in {w}.tables.values())},
     ),
 )))"""

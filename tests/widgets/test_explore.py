@@ -10,8 +10,10 @@ import pytest
 from pagedlab_lessons.drawing import label, svg
 from pagedlab_lessons.plots import figure
 from pagedlab_lessons.widgets import explore
-from pagedlab_lessons.widgets.opening import MEDIA_TYPE, unpacked
+from pagedlab_lessons.widgets.opening import MEDIA_TYPE
 from PIL import Image
+
+from support.explorers import unpacked
 
 
 def squares(size, text, dark):
@@ -150,22 +152,12 @@ NOISE = [f"<p>{RANDOM.randbytes(10_000).hex()}</p>" for _ in range(30)]
 
 
 @pytest.mark.parametrize(
-    ("draw", "options"),
-    [(lambda a, b: f"<p>{a} {b}</p>", (range(100), range(4))), (lambda a, b: NOISE[2 * a + b], (range(6), range(2)))],
-)
-def test_of_too_many_or_too_large_drawings_the_last_control_does_not_move(draw, options):
-    first, last = options
-    values, drawings = frames_of(explore(draw, a=(first, 0), b=(last, 1)))
-    assert drawings == [draw(a, 1) for a in first]
-    assert [control["fixed"] for control in values["controls"]] == [False, True]
-
-
-@pytest.mark.parametrize(
     ("draw", "controls", "has_one"),
     [
         (lambda: "<p>a</p>", {}, False),  # nothing moves, and nothing can be pointed at
         (lambda: '<p data-say="b">a</p>', {}, True),
         (lambda n: NOISE[n], {"n": (range(30), 1)}, False),  # it would make a notebook large
+        (lambda a, b: "<p>a</p>", {"a": (range(100), 0), "b": (range(4), 0)}, False),
     ],
 )
 def test_which_drawing_has_an_opening(draw, controls, has_one):

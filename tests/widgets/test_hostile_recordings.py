@@ -40,7 +40,7 @@ def play(stage):
     """Do with it all that Python does with a recording."""
     for step in range(len(stage.recorded["steps"])):
         replay = stage.replay(step)
-        picture_of_stage(replay).drawing(), replay.whole()
+        picture_of_stage(replay), replay.whole()
     run_of(stage.recorded).summary()
     stage._repr_mimebundle_()
     json.dumps(stage.recorded)
@@ -63,7 +63,7 @@ def test_markup_in_any_place_is_drawn_as_text_or_not_at_all():
         place[last] = ATTACK
         with suppress(ValueError, TypeError, AttributeError):
             stage = Stage(recording)
-            drawn += [picture_of_stage(stage.replay(step)).drawing() for step in (0, 8, len(RECORDING["steps"]) - 1)]
+            drawn += [picture_of_stage(stage.replay(step)) for step in (0, 8, len(RECORDING["steps"]) - 1)]
     assert any("&lt;img" in drawing for drawing in drawn)
     assert not any("<img" in drawing for drawing in drawn)
 

@@ -6,12 +6,12 @@ import re
 import pytest
 from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.widgets import Stage
-from pagedlab_lessons.widgets.opening import unpacked
 from pagedlab_lessons.widgets.picture import picture_of_stage, words_of
 
 from pagedlab import LLM, SamplingParams
 from pagedlab.recipes.trace import Recorder, Replay
 from support.engines import exactly
+from support.explorers import unpacked
 from support.plain_pool import PlainPool
 
 PROMPTS = ["The cat", "The old mill by the river had", "A bell rang", "The cat sat on the mat and the cat sat on"]
@@ -53,7 +53,7 @@ def test_a_recording_is_a_small_file_that_plays_again(tmp_path, tiny):
     again = Stage(path)
     assert again.recorded == json.loads(json.dumps(stage.recorded))
     assert not again.live
-    assert Stage(stage.recorded).picture().drawing() == stage.picture().drawing()
+    assert Stage(stage.recorded).picture() == stage.picture()
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 20, got 99"):
         again.replay(99)
     (tmp_path / "other.json").write_text('{"format": 7}')
@@ -78,7 +78,7 @@ def test_the_stored_picture_shows_the_step_that_says_most(tiny):
     assert len(data["image/svg+xml"]) < 40_000
     with Stage(llm) as stage:
         llm.generate(["Once upon a time, there was a cat"] * 3, exactly(70))
-    assert "Once upon a time , there was a cat" not in words_in(stage.picture().drawing())
+    assert "Once upon a time , there was a cat" not in words_in(stage.picture())
 
 
 def test_updates_are_throttled_and_the_end_sends_the_last_step():
@@ -106,7 +106,7 @@ def test_people_have_their_names_on_the_stage(tiny):
     with Stage(llm, names={"Anna": "old mill", "Ben": "bell"}) as stage:
         llm.generate(PROMPTS[:3], exactly(3))
     assert [each.look for each in stage.replay(1).sequences.values()] == [2, 0, 1]
-    assert "Anna" in stage.picture().drawing()
+    assert "Anna" in stage.picture()
     assert unpacked(stage.opening() or {})["recorded"] == json.loads(json.dumps(stage.recorded))
 
 
@@ -125,9 +125,9 @@ def test_a_still_says_that_an_aborted_request_has_freed_its_blocks(tiny):
         request, _ = (llm.add(prompt, exactly(20)) for prompt in PROMPTS[:2])
         for _ in range(3):
             llm.step()
-        assert "[aborted:" not in stage.picture().drawing()
+        assert "[aborted:" not in stage.picture()
         llm.abort(request)
         llm.step()
         llm.step()
-    stopped = picture_of_stage(stage.replay(len(stage.recorded["steps"]) - 1)).drawing()
+    stopped = picture_of_stage(stage.replay(len(stage.recorded["steps"]) - 1))
     assert stopped.count("(aborted:") == 1

@@ -73,8 +73,8 @@ def test_a_run_is_told_in_figures():
     assert (figures.steps, figures.written) == (8, 10)
     assert (figures.waited_mean, figures.waited_longest, figures.largest) == (5 / 3, 5, 8)
     for scheduler, how in ((Scheduler, "recompute"), (SwappingScheduler, "swap")):
-        figures = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10)).summary()
-        assert (figures.preempted, figures.recomputed > 0) == ({how: 1}, how == "recompute")
+        run = run_after(ToyEngine(scheduler, num_blocks=6), (6, 10), (6, 10))
+        assert (run.preempted, run.summary().recomputed > 0) == ({how: 1}, how == "recompute")
 
 
 def test_chunks_arrivals_aborts_and_the_end_of_a_recording():

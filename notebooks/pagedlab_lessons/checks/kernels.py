@@ -122,7 +122,7 @@ def _try(
     for label in written:
         _check_shares(memory, "store", label)
     _check_numbers(memory, given, expected, fenced, mistakes)
-    programs = {load.program for load in memory.of["load", "k_cache"]}
+    programs = {load.program for load in memory.accesses["load", "k_cache"]}
     if name == "launch" and max(given["seq_lens"]) >= 700 and len(programs) < 2:
         message = "One program reads all 700 keys, and the rest of a GPU would be idle. Split them."
         raise Wrong(message, "2 programs or more load keys", "1 program does")
@@ -242,7 +242,7 @@ def _check_shares(memory: Memory, verb: str, name: str) -> None:
         verb: "store" or "load".
         name: of the tensor.
     """
-    accesses = memory.of[verb, name]
+    accesses = memory.accesses[verb, name]
     pairs = {(element, access.program) for access in accesses for element in [*access.elements]}
     programs = Counter(element for element, _ in pairs)
     x = memory.tensors[name]

@@ -41,7 +41,6 @@ from pagedlab_lessons.drawing.elements import (
     LINE,
     NARROW,
     SOFT,
-    STRUCK,
     WRONG,
     Drawing,
     box,

@@ -1,6 +1,5 @@
 """Blocks, words in their slots, and rows of tokens."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -154,10 +153,6 @@ class Table(NamedTuple):
         """The share of the slots of this entry's block that hold tokens."""
         return max(0, min(size, self.tokens - entry * size)) / size
 
-    def words_in(self, entry: int, size: int) -> Sequence[str]:
-        """The words in this entry's block."""
-        return self.words[entry * size : min(self.tokens, (entry + 1) * size)]
-
 
 def blocks_of(
     tables: Iterable[Table],
@@ -176,23 +171,19 @@ def blocks_of(
         cached: blocks whose contents are kept.
         counts: the reference count of each block; by default the number of tables that list it.
     """
-    owners = defaultdict[int, list[Owner]](list)
-    words = defaultdict[int, Sequence[str]](list)  # of the table that has most of the block's
+    blocks = [Block(number, is_cached=number in cached) for number in range(num_blocks)]
     for table in tables:
         for entry, number in enumerate(table.blocks):
-            if number is not None:
-                owners[number].append(Owner(table.name, table.look, table.filled(entry, size)))
-                words[number] = max(words[number], table.words_in(entry, size), key=len)
-    return [
-        Block(
-            number,
-            tuple(owners[number]),
-            count=counts[number] if counts else len(owners[number]),
-            is_cached=number in cached,
-            words=tuple(Word(draw.plain(word)) for word in words[number]),
-        )
-        for number in range(num_blocks)
-    ]
+            if number is not None and number < num_blocks:
+                block = blocks[number]
+                owner = Owner(table.name, table.look, table.filled(entry, size))
+                block.owners = (*block.owners, owner)
+                said = table.words[entry * size : min(table.tokens, (entry + 1) * size)]
+                words = tuple(Word(draw.plain(word)) for word in said if word)
+                block.words = max(block.words, words, key=len)  # of who has most of the block's
+    for block, count in zip(blocks, counts or [len(block.owners) for block in blocks], strict=True):
+        block.count = count
+    return blocks
 
 
 def described(block: Block) -> str:

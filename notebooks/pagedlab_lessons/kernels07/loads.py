@@ -7,14 +7,15 @@
 `Cells` draws all loads. What is loaded is found by watch.py, and imported where Triton is.
 """
 
-import math
+import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -71,7 +72,8 @@ class Cells:
         accesses: the loads.
         step: up to which they are drawn, from 0 on.
         width: pixels of a cell.
-        rows: whether a cell is a row of the last axis, and a strip the slots of a page.
+        axes: of the grid. With two or more, a cell is a row of the last axis of the tensor, and a
+            strip the slots of a page.
         axis: of the grid, which gives a program its colour.
     """
 
@@ -79,7 +81,7 @@ class Cells:
     accesses: Sequence[Access]
     step: int
     width: Both[float]
-    rows: bool = False
+    axes: int = 1
     axis: int = 0
 
     def __call__(self, space: Space) -> Drawn:
@@ -103,9 +105,9 @@ class Cells:
     @cached_property
     def _numbers(self) -> np.ndarray:
         """The number of each cell, [pages, lines, columns, cells]."""
-        x = self.x[..., 0] if self.rows else self.x
+        x = self.x[..., 0] if self.axes > 1 else self.x
         numbers = np.arange(x.numel()).reshape(x.shape)
-        if self.rows:
+        if self.axes > 1:
             return numbers.transpose(0, 2, 1)[:, :, None]
         missing = [axis for axis, name in enumerate(AXES[x.ndim]) if not name]
         return np.expand_dims(numbers, missing)
@@ -113,7 +115,7 @@ class Cells:
     @cached_property
     def _loads(self) -> dict[int, Done]:
         """The loads of each cell."""
-        unit = self.x.shape[-1] if self.rows else 1
+        unit = self.x.shape[-1] if self.axes > 1 else 1
         loads: defaultdict[int, Done] = defaultdict(tuple)
         for program, step, elements in self.accesses:
             for cell in np.unique(elements // unit).tolist():
@@ -122,7 +124,7 @@ class Cells:
 
     def _strip(self, at: tuple[int, int, int], place: Place) -> list[str]:
         """Draw the cells of a line of a page side by side; neighbours that look alike together."""
-        *names, unit = AXES_OF_ROWS if self.rows else AXES[self.x.ndim]
+        *names, unit = AXES_OF_ROWS if self.axes > 1 else AXES[self.x.ndim]
         where = [f"{name} {i}" for name, i in zip(names, at, strict=True) if name]
         numbers = self._numbers[at].tolist()
         pitch = place.width / len(numbers)
@@ -132,18 +134,17 @@ class Cells:
         for alike, cells in groupby(numbers, lambda i: (is_empty[i], self._loads.get(i, ()))):
             count = len([*cells])
             inside = Place(place.x + first * pitch, place.y, count * pitch, place.height)
-            drawn = self._box(*alike, inside)
+            drawn, words, said = self._alike(*alike, inside)
             if pitch > 12:
                 marks = (
                     f"M{inside.x + i * pitch:g} {place.y:g}v{place.height:g}"
                     for i in range(1, count)
                 )
                 drawn.append(f'<path d="{"".join(marks)}" stroke="{LINE}"/>')
-            words, said = self._words(*alike)
+            room = place.x + place.width - inside.x - 4
             if words:
-                room = place.x + place.width - inside.x - 4
-                left, base = inside.x + 3, place.y + 12
-                drawn.append(label(left, base, words, 11, INK, room, f"{BOLD};{HALO}"))
+                bold = f"{BOLD};{HALO}"
+                drawn.append(label(inside.x + 3, place.y + 12, words, 11, INK, room, bold))
             cell = unit + "s" * (count > 1)
             listed = ", ".join([*where, f"{cell} {runs(range(first, first + count))}"])
             link = f"{self.x.numel()}-{numbers[first]}"  # no other tensor of the picture has it
@@ -151,17 +152,18 @@ class Cells:
             first += count
         return parts
 
-    def _past(self, loads: Done) -> Done:
-        """Return the loads up to this step."""
-        return tuple(load for load in loads if load[0] <= self.step)
+    def _alike(self, is_empty: bool, loads: Done, place: Place) -> tuple[list[str], str, str]:
+        """Draw the ground and the edge of cells that look alike.
 
-    def _box(self, is_empty: bool, loads: Done, place: Place) -> list[str]:
-        """Draw the ground and the edge of cells that look alike."""
+        Returns:
+            The drawing. What is written in the cells: the programs that load them in this step, or
+            how often earlier ones did. What is said of them.
+        """
+        past = [load for load in loads if load[0] <= self.step]
         look = FREE
         edge = SOFT
         line = ""
         if loads:
-            past = self._past(loads)
             step, program = (past or loads)[-1]
             edge = sequence_color(program[self.axis])
             if past:
@@ -170,31 +172,19 @@ class Cells:
             look, edge, line = Look("none"), LINE, 'stroke-dasharray="2 2"'
         elif self.accesses:
             edge, line = WRONG, 'stroke-width="2.5"'
-        return [shape(*place, look), box(*place, "none", 1, edge, line)]
-
-    def _words(self, is_empty: bool, loads: Done) -> tuple[str, str]:
-        """Return what is written in cells, and what is said of them: the programs that load them.
-
-        Written are those of this step, or how often earlier ones loaded the cells.
-        """
-        said = "holds nothing, " if is_empty else ""
-        past = self._past(loads)
-        if not past:
-            return "", f"{said}not loaded{' yet' if loads else ''}"
+        drawn = [shape(*place, look), box(*place, "none", 1, edge, line)]
         count = f"{len(past)} x"
         words = self._names(load for load in past if load[0] == self.step)
         if not words and len(past) > 1:
             words = count
-        return words, f"{said}loaded {count}, by {self._names(past)}"
+        said = f"not loaded{' yet' if loads else ''}"
+        if past:
+            said = f"loaded {count}, by {self._names(past)}"
+        return drawn, words, f"holds nothing, {said}" if is_empty else said
 
     def _names(self, loads: Iterable[tuple[int, Program]]) -> str:
-        """Return programs as "(1,0) (1,1)": with as many axes as the grid has.
-
-        The grid of a kernel over rows has two at least: sequence and head.
-        """
-        used = (i for a in self.accesses for i, at in enumerate(a.program) if at or i <= self.rows)
-        axes = 1 + max(used)
-        names = (f"({','.join(map(str, program[:axes]))})" for _, program in loads)
+        """Return programs as "(1,0) (1,1)"."""
+        names = (f"({','.join(map(str, program[: self.axes]))})" for _, program in loads)
         return " ".join(dict.fromkeys(names))
 
 
@@ -264,16 +254,14 @@ def _draw_opening(loads: dict[str, Loads], rung: str, progress: int) -> Drawing:
         f"Step {step + 1} of {last + 1}: {working} of {programs} programs at work, "
         f"each key loaded {loaded / needed:.0f} x"
     )
-    axes = f"sequence, {'query' if rung[5] in '12' else 'KV'} head"
-    if rung[5] == "8":
-        axes += ", split"
-    explained = note(
-        f"number: page; stripe: KV head; colour: sequence; ({axes}): program; dotted: empty"
-    )
+    number = 1 + list(RUNGS).index(rung)
+    axes = ["sequence", f"{'query' if number < 3 else 'KV'} head", "split"][: 2 + number // 8]
+    program = f"({', '.join(axes)}): program"
+    explained = note(f"number: page; stripe: KV head; colour: sequence; {program}; dotted: empty")
     solid = Look(BLUE)
     looks = [(solid, "loaded now"), (solid.tint, "loaded before"), (FREE, "not loaded yet")]
     x = loads[rung].given["k_cache"]
-    cells = Cells(x, accesses, step, (12, 4.85), rows=True)
+    cells = Cells(x, accesses, step, (12, 4.85), len(axes))
     name = f"{rung.capitalize()}: the keys that its programs load. {headline}"
     return page(headline, explained, Legend(looks), cells, change, name=name)
 
@@ -286,72 +274,27 @@ class Shown(NamedTuple):
 
     Args:
         tensors: that are drawn. The smaller case has the last.
+        axes: of the grid.
         color: what gives a program its colour.
         text: what the smaller case shows.
-        loads: an element of the tensor there is the number of what loads it; NaN is not loaded.
-        programs: those with a number.
+        loads: an element of the tensor there is the place of the programs that load it; None is
+            not loaded.
+        programs: in lists.
     """
 
-    tensors: Sequence[str]
+    tensors: list[str]
+    axes: int
     color: str
     text: str
-    loads: Sequence[Any]
-    programs: Callable[[int], Sequence[Program]] = lambda number: [(number,)]
+    loads: list[Any]
+    programs: list[list[list[int]]]
 
 
-_OF_TWO_HEADS = [[0, 0], [1, 1]]
-_EMPTY = [[math.nan] * 2] * 2
-_TWO_PAGES = [[[[0]]] * 4, [*[[[1]]] * 3, [[math.nan]]]]
 SHOWN = {
-    "weights": Shown(
-        ["s"],
-        "the program that loads",
-        "Six numbers in tiles of 4: program 0 loads the first four, program 1 the last two.",
-        [0, 0, 0, 0, 1, 1],
-    ),
-    "scores": Shown(
-        ["k"],
-        "the head of the program that loads",
-        "Two tokens with two heads of two numbers: program 0 loads head 0, program 1 head 1.",
-        [_OF_TWO_HEADS] * 2,
-    ),
-    "online_step": Shown(
-        ["s", "v"],
-        "the program that loads",
-        "Two values of four numbers: the only program loads each number once.",
-        [[0] * 4] * 2,
-    ),
-    "paged_scores": Shown(
-        ["table", "k_cache"],
-        "the head of the program that loads",
-        "Three tokens in two pages of two slots, table [1, 0]: program 0 loads head 0, program 1 "
-        "head 1.",
-        [[_OF_TWO_HEADS, _EMPTY], [_OF_TWO_HEADS] * 2],
-    ),
-    "decode": Shown(
-        ["k_cache"],
-        "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head. Programs (sequence, query head): two load "
-        "each key.",
-        _TWO_PAGES,
-        lambda b: [(b, 0), (b, 1)],
-    ),
-    "grouped": Shown(
-        ["k_cache"],
-        "the sequence of the program that loads",
-        "Two sequences, two query heads for a KV head. Programs (sequence, KV head): one loads "
-        "each key.",
-        _TWO_PAGES,
-        lambda b: [(b, 0)],
-    ),
-    "split": Shown(
-        ["k_cache"],
-        "the split of the program that loads",
-        "One sequence of seven tokens in two splits. Programs (sequence, KV head, split): each "
-        "loads its share.",
-        _TWO_PAGES,
-        lambda split: [(0, 0, split)],
-    ),
+    name: Shown(**shown)
+    for name, shown in json.loads(
+        Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -359,8 +302,8 @@ def _cells(
     name: str, x: torch.Tensor, accesses: Sequence[Access], step: int, width: float = 19
 ) -> Cells:
     """Return the cells of a tensor of a puzzle."""
-    is_whole = name in ("decode", "grouped", "split")
-    return Cells(x, accesses, step, width, rows=is_whole, axis=2 if name == "split" else 0)
+    axes = SHOWN[name].axes
+    return Cells(x, accesses, step, width, axes, axis=2 if axes == 3 else 0)
 
 
 def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
@@ -391,12 +334,13 @@ def _draw_loads(name: str, loads: Loads, step: int = 1) -> Drawing:
 def solved(name: str) -> tuple[torch.Tensor, list[Access]]:
     """Return a case smaller than the puzzle's, and what a right kernel loads there."""
     shown = SHOWN[name]
-    numbers = torch.tensor(shown.loads, dtype=torch.float32)
-    accesses = []
-    for element in numbers.flatten().isfinite().nonzero().flatten():
-        for program in shown.programs(int(numbers.flatten()[element])):
-            accesses.append(Access(program, 0, element.numpy()))
-    return numbers, accesses
+    places = np.array(shown.loads, dtype=np.float32)  # None becomes NaN
+    accesses = [
+        Access(tuple(program), 0, np.array(element))
+        for element in np.flatnonzero(places == places)
+        for program in shown.programs[int(places.flat[element])]
+    ]
+    return torch.from_numpy(places), accesses
 
 
 def _show_loads(name: str, answer: Any) -> Explorer:

@@ -5,7 +5,7 @@ Each of the kernel's tensors has a margin, so an access outside of it is noticed
     memory = Memory()
     given = memory.put_all(given)               # the same numbers, watched
     memory.run(lambda: kernel[grid](*given.values()))
-    memory.of["load", "k"]                      # program by program, element by element
+    memory.accesses["load", "k"]                # program by program, element by element
 
 In the interpreter, addresses are those of tensors on the CPU, so an address tells its element, and
 one that is no tensor's stops the kernel first. Where kernels are compiled, what is `interpreted`
@@ -84,7 +84,7 @@ class Memory(TorchFunctionMode):
         super().__init__()
         self.names: Iterator[str] = iter(())  # of the first new tensors
         # by "load" or "store", and the name of the tensor
-        self.of: defaultdict[tuple[str, str], list[Access]] = defaultdict(list)
+        self.accesses: defaultdict[tuple[str, str], list[Access]] = defaultdict(list)
         self.tensors: dict[str, torch.Tensor] = {}
         # of each tensor, element by element: whether nothing has written it
         self.unwritten: dict[str, np.ndarray] = {}
@@ -140,7 +140,7 @@ class Memory(TorchFunctionMode):
                 unwritten[elements] = False
             elif unwritten[elements].any():
                 self.empty_load = self.empty_load or name
-            earlier = self.of[verb, name]
+            earlier = self.accesses[verb, name]
             step = sum(access.program == program for access in earlier)
             earlier.append(Access(program, step, elements))
             found = tensor.data_ptr() + offsets * tensor.element_size()
@@ -295,7 +295,7 @@ def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
         stopped = f"Stopped: {error}."
     except Exception as error:  # from the reader's kernel
         stopped = f"Stopped: {error.__cause__ or error}"
-    loads = {name: found for (verb, name), found in memory.of.items() if verb == "load"}
+    loads = {name: found for (verb, name), found in memory.accesses.items() if verb == "load"}
     return Loads(given, loads, stopped)
 
 

@@ -2,8 +2,7 @@
 // back, with all sentences. The page is a template of the state; `show` writes only what differs.
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
-import { classes, find, html } from "./markup.js";
-import { plural } from "./words.js";
+import { classes, find, html, plural } from "./markup.js";
 
 /**
  * @import { PoolModel, Table } from "./blocks.js"
@@ -18,11 +17,8 @@ import { plural } from "./words.js";
  * @property {number} block_size tokens a block
  * @property {number} columns blocks a row
  * @property {number[]} counts reference count of each block
- * @property {number} used
- * @property {number} free
- * @property {number} shared
- * @property {number} copied
- * @property {number} copying blocks that would be used if every fork copied all
+ * @property {Record<string, number>} figures used, free, shared and copied blocks, and how many would
+ *   be used if every fork copied all
  * @property {string} saved what that saves
  * @property {Table[]} tables
  * @property {Record<string, string>} next what the reader can do while this sequence is selected
@@ -32,11 +28,10 @@ import { plural } from "./words.js";
  * @property {string | null} focus the sequence that the step acted on
  * @property {number} step
  * @property {number} steps
- * @property {string} position in words
  * @property {[string, boolean][]} log what each step did, and whether it went wrong
  * @property {string} alert what went wrong
  * @property {string} spoken what a screen reader says
- * @property {{goal: string, said: string, is_done: boolean, hint: string, solution: string} | null}
+ * @property {{goal: string, missing: string[], why: string, hint: string, solution: string} | null}
  *   challenge
  */
 
@@ -65,7 +60,9 @@ function optionsOf(names) {
  * @param {NonNullable<GridState["challenge"]>} challenge
  * @returns {Markup}
  */
-function challengeTemplate({ goal, said, is_done: isDone, hint, solution }) {
+function challengeTemplate({ goal, missing, why, hint, solution }) {
+  const isDone = !missing.length;
+  const said = isDone ? `Done. ${why}` : `Not yet: ${missing.join("; ")}.`;
   return html`<div class="pl-tint pl-goal ${isDone ? "pl-done" : ""}">
       <p><b>${isDone ? "✓" : "Goal:"} ${goal}</b></p><p>${said}</p>
       <details><summary>Hint</summary>${hint}</details>
@@ -183,8 +180,7 @@ function render({ model, el }) {
 
   /** The page. */
   function page() {
-    const { challenge, alert, used, free, shared, copied, copying, saved, spoken } = state;
-    const { counts } = state;
+    const { challenge, alert, figures, saved, spoken, counts } = state;
     const blocks = pool.canvas({ ...state, selected }, [...counts.keys()], (blockId) => ({
       lost: counts[blockId] && !pool.owners[blockId].length,
     }));
@@ -196,7 +192,7 @@ function render({ model, el }) {
       <div class="pl-body">
         <div class="pl-main">${blocks}</div>
         <div class="pl-side">
-          ${counters({ used, free, shared, copied, "with copies": copying })}
+          ${counters(figures)}
           <p><b>${saved}</b> saved for LLaMA-2-7B</p>
           ${history()}</div></div>
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
@@ -225,11 +221,11 @@ function render({ model, el }) {
 
   /** The steps so far, and a slider to go back. */
   function history() {
-    const { step, steps, position, log } = state;
+    const { step, steps, log } = state;
     const entries = log.map(([text, bad], i) => {
       return html`<li class="${classes({ now: i + 1 === step, bad })}">${text}</li>`;
     });
-    return html`${scrubber(position, steps)}
+    return html`${scrubber(step, steps)}
         <ol class="pl-log pl-soft" aria-label="steps so far">${entries}</ol>`;
   }
 
@@ -243,11 +239,9 @@ function render({ model, el }) {
     const size = state.block_size;
     const said = [`Block ${blockId}: ${plural(state.counts[blockId], "reference")}`];
     let slot = "";
-    for (const { name, index, held } of pool.owners[blockId]) {
-      const first = index * size;
+    for (const { name, index, held, first, range } of pool.owners[blockId]) {
       const offset = held - 1;
-      const tokens = offset ? `tokens ${first}–${first + offset}` : `token ${first}`;
-      said.push(`${name}’s logical block ${index}, ${tokens}`);
+      said.push(`${name}’s logical block ${index}, ${range}`);
       const place = `${blockId} × ${size} + ${offset} = ${blockId * size + offset}`;
       slot = ` · token ${first + offset} is in slot ${place}`;
     }

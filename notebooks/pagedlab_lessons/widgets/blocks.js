@@ -2,8 +2,7 @@
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, show, withData } from "./markup.js";
-import { format, plural } from "./words.js";
+import { classes, find, format, html, plural, show, withData } from "./markup.js";
 
 /** @import { Markup } from "./markup.js" */
 
@@ -16,9 +15,10 @@ import { format, plural } from "./words.js";
  */
 
 /**
- * A sequence that lists a block: the number of the logical block, and the tokens in it.
+ * A sequence that lists a block: the number of the logical block, the tokens in it, the position of
+ * the first one, and these tokens in words.
  *
- * @typedef {Table & {index: number, held: number}} Owner
+ * @typedef {Table & {index: number, held: number, first: number, range: string}} Owner
  */
 
 /**
@@ -169,7 +169,10 @@ export function poolPage({ model, el }, label, view) {
 function rowTemplate(table, size, owners, isSelected) {
   const { name, look, tokens } = table;
   const cells = table.blocks.map((blockId, index) => {
-    const owner = { ...table, index, held: Math.max(0, Math.min(size, tokens - index * size)) };
+    const first = index * size;
+    const held = Math.max(0, Math.min(size, tokens - first));
+    const range = held < 2 ? `token ${first}` : `tokens ${first}–${first + held - 1}`;
+    const owner = { ...table, index, held, first, range };
     owners[blockId]?.push(owner);
     return html`<span class="pl-cell"
       data-block="${blockId}">${insideOf(blockId, [owner], size)}</span>`;
@@ -198,11 +201,12 @@ function insideOf(blockId, owners, size) {
 /**
  * The slider over the steps.
  *
- * @param {string} position in words
+ * @param {number} step
  * @param {number} last
  * @returns {Markup}
  */
-export function scrubber(position, last) {
+export function scrubber(step, last) {
+  const position = `Step ${step} of ${last}`;
   return html`<label class="pl-row"><span class="pl-step">${position}</span>
     <input type="range" class="pl-scrubber" aria-label="step" min="0"
       max="${Math.max(1, last)}" aria-valuetext="${position}"></label>`;

@@ -60,16 +60,14 @@ def facts(session: Session, tokens: int) -> dict[str, int]:
     tables = session.reading.tables
     last_blocks = [table.blocks[-1] for table in tables.values() if table.blocks]
     verb, name, n, _ = session.last.operation
-    is_one = bool(session.last.error) and (verb, n) == ("append", 1)
-    is_full = is_one and tables[name].tokens % session.block_size == 0
+    has_failed = bool(session.last.error) and (verb, n) == ("append", 1)
     return {
         "long": sum(table.tokens >= tokens for table in tables.values()),
         "own last blocks": sum(last_blocks.count(block_id) == 1 for block_id in last_blocks),
         "copied": session.copied,
         "shared": session.reading.shared,
         "used": session.reading.used,
-        "failed append of one": int(is_one),
-        "failed at a full block": int(is_full),
+        "failed with room": int(has_failed and tables[name].tokens % session.block_size > 0),
     }
 
 

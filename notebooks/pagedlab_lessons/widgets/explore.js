@@ -2,8 +2,7 @@
 // (frames.js). One question is open at a time, and the latest values win.
 
 import { makeRoot, pointing, roving } from "./keyboard.js";
-import { find, html, Markup, show, withData } from "./markup.js";
-import { format } from "./words.js";
+import { find, format, html, Markup, show, withData } from "./markup.js";
 
 /**
  * A slider over `options`, a switch, or a field of text.
@@ -49,7 +48,7 @@ const INPUTS = {
  */
 function render({ model, el }) {
   /** @type {string} */
-  const caption = model.get("caption").replace(/\bPoint at\b/, "Point at (or tap)");
+  const caption = model.get("caption");
   /** @type {Control[]} */
   let controls = model.get("controls");
   /** @type {number} The number of the last question. */
@@ -73,7 +72,6 @@ function render({ model, el }) {
   const room = find(root, ".px-room");
   const picture = find(root, ".px-picture");
   const line = find(root, ".px-say");
-  const longest = find(root, ".px-longest");
   const keepTabStop = roving(picture, PART, () => 1);
 
   // ---- controls
@@ -181,6 +179,7 @@ function render({ model, el }) {
     }
     const said = part?.closest("[data-say]")?.getAttribute("data-say") ?? caption;
     if (line.textContent !== said) line.textContent = said;
+    keepRoom();
   }
 
   /**
@@ -216,11 +215,10 @@ function render({ model, el }) {
     // A browser does not paint with a pattern of a cell that is out of view, so each has its own.
     show(picture, new Markup(shown.replace(/(#|id=")look-/g, `$1${patterns}-`)));
     keepTabStop();
-    lightUp(lit?.isConnected ? lit : null);
     // The variant for a narrow page has no headline of its own: its name is one.
     const variant = find(picture, ".px-narrow");
     room.dataset.headline = variant?.ariaLabel ?? "";
-    keepRoom();
+    lightUp(lit?.isConnected ? lit : null);
   }
 
   /** Whether the page is narrow for a drawing. */
@@ -230,17 +228,13 @@ function render({ model, el }) {
     return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
   }
 
-  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
+  /** Keeps the room that the largest drawing and the longest line took: nothing below goes up. */
   function keepRoom() {
-    for (const part of picture.querySelectorAll("[data-say]")) {
-      const said = part.getAttribute("data-say") ?? "";
-      if (said.length > longest.textContent.length) longest.textContent = said;
+    const isResized = width !== room.clientWidth;
+    width = room.clientWidth;
+    for (const { style, offsetHeight } of [room, line]) {
+      style.minHeight = isResized ? "" : `${offsetHeight}px`;
     }
-    if (width !== room.clientWidth) {
-      width = room.clientWidth;
-      room.style.minHeight = "";
-    }
-    room.style.minHeight = `${room.getBoundingClientRect().height}px`;
   }
 
   // ---- what the model says
@@ -312,8 +306,7 @@ function pageTemplate(controls, caption) {
   return html`<div class="pl-row pl-toolbar px-controls">${controls.map(controlTemplate)}
       <small class="px-note">${note}</small></div>
     <div class="px-room"><div class="px-picture"></div></div>
-    <div class="px-line"><p class="px-longest" aria-hidden="true">${caption}</p>
-      <p class="px-say" aria-live="polite">${caption}</p></div>`;
+    <p class="px-say" aria-live="polite">${caption}</p>`;
 }
 
 /**

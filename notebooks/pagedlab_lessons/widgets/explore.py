@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.arguments import one_of
-from pagedlab_lessons.figure_words import described
-from pagedlab_lessons.widgets.assets import script, style
+from pagedlab_lessons.figure_words import as_png
 from pagedlab_lessons.widgets.opening import opening, share_parts
-from pagedlab_lessons.widgets.page import Page, close_figure, name_of, png, stored, svg_of
+from pagedlab_lessons.widgets.page import Page, close_figure, name_of, stored, svg_of
 
 KINDS = "(options, first) for a slider, a str for a text box or a bool for a switch"
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
 LARGEST_FRAME = 150_000  # characters of a drawing: to draw all frames of a larger one takes minutes
-MOST_BYTES = 150_000  # of all drawings of a widget, packed
+MOST_BYTES = 300_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
 
@@ -39,6 +38,14 @@ class _Control(NamedTuple):
     def value(self, at: Any) -> Any:
         """Return the value at a position."""
         return self.options[at] if self.options else at
+
+    def place(self, name: str, value: Any) -> Any:
+        """Return the position of a value of this control.
+
+        Raises:
+            ValueError: If it has no such value.
+        """
+        return self.options.index(one_of(name, value, self.options)) if self.options else value
 
     def sent(self) -> list[int | str]:
         """Return the options as the page gets them: a whole number, or a text."""
@@ -57,15 +64,10 @@ def _control(name: str, given: Any) -> _Control:
         return _Control("text", (), given)
     try:
         options, first = given
-        options = list(options)
+        slider = _Control("slider", list(options), first)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {KINDS}, got {given!r}") from None
-    return _Control("slider", options, _place(name, options, first))
-
-
-def _place(name: str, options: Sequence[Any], value: Any) -> int:
-    """Return the position of a value among the options."""
-    return options.index(one_of(name, value, options))
+    return slider._replace(at=slider.place(name, first))
 
 
 def _as_page(drawn: Any) -> str:
@@ -88,14 +90,12 @@ def _alert(error: Exception) -> str:
     return f'<p class="pl-alert">{message}</p>'
 
 
-class Explorer(Page):
+class Explorer(Page, page="explore"):
     """Controls above what `draw` returns for them. Made by `explore`, which says what they are.
 
     `values` holds the current settings; `set` changes them.
     """
 
-    _esm: Any = script("explore")
-    _css: Any = style("block_grid", "explore")
     caption = traitlets.Unicode().tag(sync=True)
     controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
     # the positions of the controls, and a running number
@@ -105,10 +105,9 @@ class Explorer(Page):
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
         self._controls: dict[str, _Control] = {}
-        self._shown: Any = None
         super().__init__(caption=caption, asked={"number": -1, "at": {}})
         self.offer(**controls)
-        self._redraw()
+        self._show(draw(**self.values))
         self.observe(self._answer, names="asked")
 
     def offer(self, **controls: Any) -> None:
@@ -144,61 +143,46 @@ class Explorer(Page):
         """
         at = dict(self.asked["at"])
         for name, value in values.items():
-            options = self._controls[one_of("control", name, self._controls)].options
-            at[name] = _place(name, options, value) if options else value
+            at[name] = self._controls[one_of("control", name, self._controls)].place(name, value)
         self._ask(at)
 
     def _answer(self, _: Any) -> None:
         """Draw what the page asked for. It waits for an answer, so an error is one too."""
         try:
-            self._redraw()
+            self._show(self._draw(**self.values))
         except Exception as error:  # from the reader's own `draw`, perhaps
-            self.drawn = {"number": self.asked["number"], "html": _alert(error)}
+            self._show(_alert(error))
 
-    def _redraw(self) -> None:
-        number = self.asked["number"]
-        drawn = self._draw(**self.values)
-        self.drawn = {"number": number, "html": _as_page(drawn)}
+    def _show(self, drawn: Any) -> None:
+        self.drawn = {"number": self.asked["number"], "html": _as_page(drawn)}
         self._shown = drawn
 
     def opening(self) -> dict[str, str] | None:
         """Return a drawing for each setting of the sliders and switches; texts are fixed.
 
-        The last control is fixed, too, if the drawings would be too many or too large. None if they
-        still are, or if nothing moves and nothing can be pointed at.
+        The last control's position changes fastest. None if the drawings are too many or too large,
+        or if nothing moves and nothing can be pointed at.
         """
         page = self.drawn["html"]
-        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
-            return None
-        moving = [name for name, control in self._controls.items() if control.options]
-        made = self._opening(moving)
-        return self._opening(moving[:-1]) if made is None and len(moving) > 1 else made
-
-    def _opening(self, moving: list[str]) -> dict[str, str] | None:
-        """Return the opening in which some controls move; the last one's position changes fastest.
-
-        None if the drawings are too many or too large.
-        """
         places = [
-            range(len(control.options)) if name in moving else [self.asked["at"][name]]
+            list(range(len(control.options))) or [self.asked["at"][name]]  # of a text
             for name, control in self._controls.items()
         ]
-        if math.prod(map(len, places)) > MOST_FRAMES:
+        is_large = len(page) > LARGEST_FRAME or math.prod(map(len, places)) > MOST_FRAMES
+        if is_large or not (self._controls or "data-" in page):
             return None
         drawings: dict[str, int] = {}
         order = []
         for chosen in itertools.product(*places):
             drawing = self._drawing_at(dict(zip(self._controls, chosen, strict=True)))
             order.append(drawings.setdefault(drawing, len(drawings)))
-        controls = [{**shown, "fixed": shown["name"] not in moving} for shown in self.controls]
+        controls = [{**shown, "fixed": shown["kind"] == "text"} for shown in self.controls]
         values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
         made = opening("explore", {**values, "order": order, **share_parts(drawings)})
         return made if len(made["packed"]) <= MOST_BYTES else None
 
     def _drawing_at(self, at: dict[str, Any]) -> str:
         """Return the drawing for these positions, or why there is none."""
-        if at == self.asked["at"]:
-            return str(self.drawn["html"])
         try:
             return _as_page(self._draw(**self._values(at)))
         except Exception as error:  # as on a live page
@@ -213,10 +197,9 @@ class Explorer(Page):
     def still(self) -> Any:
         if isinstance(self._shown, str):
             return stored(self._shown, repr(self)), {}
-        width, height = (int(96 * inches) for inches in self._shown.get_size_inches())
-        seen = f"{described(self._shown)}. {self!r}"
-        sizes = {"image/png": {"width": width, "height": height, "alt": seen}}
-        return {"image/png": png(self._shown)}, sizes
+        png, size = as_png(self._shown)
+        size["alt"] += f". {self!r}"
+        return {"image/png": png}, {"image/png": size}
 
 
 def explore(draw: _Draw, caption: str = "", **controls: Any) -> Explorer:

@@ -11,7 +11,6 @@ Step = dict[str, Any]  # of a recording, or what it says of one sequence
 ROLES = ("system", "user", "assistant", "tool")
 MOST_NAMES = 3  # in one sentence
 MOST_COPIES = 2
-BY_BLOCK = ("counts", "kept")  # the fields of a step that are written by block, not by sequence
 # What is said of one sequence, and of several, to which the same happened in a step.
 HAPPENED = {
     "queued": ("waits", "wait"),
@@ -52,15 +51,15 @@ def film(recording: dict[str, Any], people: Mapping[str, str] | None = None) -> 
 
 
 def _names_of(steps: list[Step], people: Mapping[str, str]) -> dict[str, str]:
-    """Return each request's person, of those requests that have one."""
-    requests: dict[str, str] = {}  # the first of each person
+    """Return each request's person, of those requests that have one; a person has the first."""
+    names: dict[str, str] = {}
     for step in steps:
         for sequence, change in step.get("texts", {}).items():
             prompt = "".join(_prompt_of(change))
             for person, words in people.items():
-                if words in prompt:
-                    requests.setdefault(person, request_of(sequence))
-    return {request: person for person, request in requests.items()}
+                if words in prompt and person not in names.values():
+                    names[request_of(sequence)] = person
+    return names
 
 
 def _prompt_of(change: Step) -> list[str]:
@@ -76,8 +75,8 @@ def _named(field: str, value: Any, names: dict[str, str]) -> Any:
         request = request_of(sequence)
         return names.get(request, request) + sequence.removeprefix(request)
 
-    if isinstance(value, dict) and field not in BY_BLOCK:
-        return {name_of(sequence): copy(item) for sequence, item in value.items()}
+    if isinstance(value, dict):  # by sequence, or by block
+        return {name_of(str(key)): copy(item) for key, item in value.items()}
     return list(map(name_of, value)) if field == "resumed" else value
 
 

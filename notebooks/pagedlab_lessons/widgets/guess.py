@@ -13,9 +13,8 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab_lessons.figure_words import described
-from pagedlab_lessons.widgets.assets import script, style
-from pagedlab_lessons.widgets.page import Page, close_figure, png
+from pagedlab_lessons.figure_words import as_png
+from pagedlab_lessons.widgets.page import Page, close_figure
 
 
 def in_words(number: float) -> str:
@@ -30,14 +29,12 @@ def in_words(number: float) -> str:
 _typed: dict[str, str] = {}
 
 
-class Guess(Page):
+class Guess(Page, page="guess"):
     """A question with an input box, made and shown by `guess`.
 
     With a truth it is what `reveal` returns.
     """
 
-    _esm: Any = script("guess")
-    _css: Any = style("block_grid", "guess")
     question = traitlets.Unicode().tag(sync=True)
     unit = traitlets.Unicode().tag(sync=True)
     reveals = traitlets.Bool().tag(sync=True)  # whether it knows the truth
@@ -113,9 +110,9 @@ def _as_html(evidence: Any) -> str:
     if isinstance(evidence, str):
         return f"<pre>{html.escape(evidence)}</pre>"
     close_figure(evidence)
-    width = int(96 * evidence.get_size_inches()[0])
-    alt = html.escape(described(evidence))
-    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{png(evidence)}">'
+    png, size = as_png(evidence)
+    alt = html.escape(size["alt"])
+    return f'<img width="{size["width"]}" alt="{alt}" src="data:image/png;base64,{png}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:

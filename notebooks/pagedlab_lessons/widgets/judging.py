@@ -78,8 +78,7 @@ def _words(
     for said, block_ids in changed.items():
         yield said.format(blocks_text(block_ids))
     if operation.n and not moved and not changed:
-        table = after.tables[operation.sequence]
-        held = table.held(len(table.blocks) - 1, after.block_size)
+        held = (after.tables[operation.sequence].tokens - 1) % after.block_size + 1
         yield f"the last block now holds {held} of {after.block_size}"
 
 

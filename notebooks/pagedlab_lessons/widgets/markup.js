@@ -1,4 +1,4 @@
-// Templates of HTML, and the update of a page from a template.
+// Templates of HTML, numbers and words in them, and the update of a page from a template.
 
 /**
  * HTML that a template made.
@@ -36,6 +36,29 @@ export function sourceOf(value) {
  */
 export function html(parts, ...values) {
   return new Markup(String.raw({ raw: parts }, ...values.map(sourceOf)));
+}
+
+const english = new Intl.NumberFormat("en"); // to make one takes longer than to use it
+
+/**
+ * A number with its thousands apart: 1,024.
+ *
+ * @param {number} n
+ * @returns {string}
+ */
+export function format(n) {
+  return english.format(n);
+}
+
+/**
+ * A number and what it counts: "1 block", "1,024 blocks".
+ *
+ * @param {number} n
+ * @param {string} noun
+ * @returns {string}
+ */
+export function plural(n, noun) {
+  return `${format(n)} ${noun}${n === 1 ? "" : "s"}`;
 }
 
 /**

@@ -35,11 +35,6 @@ def opening(script: str, values: dict[str, Any]) -> dict[str, str]:
     return {"script": script, "packed": base64.b64encode(packed).decode()}
 
 
-def unpacked(stored: dict[str, str]) -> dict[str, Any]:
-    """Return the values of an opening that a notebook stores."""
-    return json.loads(zlib.decompress(base64.b64decode(stored["packed"])))
-
-
 def share_parts(drawings: Iterable[str]) -> dict[str, Any]:
     """Return drawings in a form in which no element is written twice.
 

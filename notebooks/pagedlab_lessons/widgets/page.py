@@ -11,7 +11,7 @@ from IPython.display import display
 
 from pagedlab_lessons.colors import INK
 from pagedlab_lessons.widgets import opening
-from pagedlab_lessons.widgets.assets import style
+from pagedlab_lessons.widgets.assets import script, style
 
 # Figures ------------------------------------------------------------------------------------------
 
@@ -21,14 +21,6 @@ def close_figure(figure: Any) -> None:
     import matplotlib.pyplot as plt
 
     plt.close(figure)
-
-
-def png(figure: Any) -> str:
-    """Return a matplotlib figure as PNG with twice the pixels, in base64."""
-    file = io.BytesIO()
-    ground = getattr(figure, "ground", "white")
-    figure.savefig(file, format="png", dpi=192, facecolor=ground)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def svg_of(figure: Any) -> str:
@@ -51,7 +43,7 @@ _ONLY_LIVE = re.compile(
     r'stroke="none"|[\x00-\x08\x0b\x0c\x0e-\x1f]'
 )
 # The theme's colours where there is no theme.
-LIGHT = dict(re.findall(r"--(\w+): var\([\w-]+, light-dark\((#\w+)", style("block_grid")))
+LIGHT = dict(re.findall(r"--(\w+): light-dark\((#\w+)", style("block_grid")))
 
 
 def stored(drawing: str, name: str) -> dict[str, str]:
@@ -102,20 +94,28 @@ class Page(anywidget.AnyWidget):
 
     _handle: Any = None
 
+    def __init_subclass__(cls, page: str = "", **options: Any) -> None:
+        """Give a widget the script and the style sheet of this name."""
+        if page:
+            cls._esm = script(page)
+            cls._css = style(*dict.fromkeys(("block_grid", page)))
+        super().__init_subclass__(**options)
+
     def picture(self) -> Any:
-        """Return the picture that the notebook stores; some widgets override `still` instead."""
+        """Return the SVG that the notebook stores; some widgets override `still` instead."""
         raise NotImplementedError
 
     def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the notebook stores by media type, and the sizes of pictures."""
-        return self.picture()._repr_mimebundle_()
+        drawing = self.picture()
+        return stored(drawing, name_of(drawing)), {}
 
     def opening(self) -> dict[str, str] | None:
         """Return what a page without a kernel plays, None if that is nothing."""
         return None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}: {self.picture().headline()}"
+        return f"{type(self).__name__}: {name_of(self.picture())}"
 
     def end(self) -> None:
         """Finish: called when the `with` block ends."""

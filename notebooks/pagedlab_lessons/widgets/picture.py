@@ -1,24 +1,13 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import (
-    BOLD,
-    Block,
-    Owner,
-    Table,
-    Word,
-    blocks_of,
-    plain,
-    runs,
-    svg,
-)
+from pagedlab_lessons.drawing import BOLD, Table, blocks_of, runs, svg
 from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
-from pagedlab_lessons.widgets.page import stored
 from pagedlab_lessons.widgets.reading import columns_of
 
 MAX_ROWS = 12  # block tables drawn
@@ -28,110 +17,93 @@ LETTERS = 160  # of an answer that ended
 SLOTS_A_LINE = 16  # of an answer
 
 
-@dataclass
-class Picture:
-    """A still of a pool: its counters, its blocks, and the block tables.
+def picture_of_pool(
+    above: list[Item],
+    tables: list[Table],
+    block_size: int,
+    counts: list[int],
+    used: int,
+    free: int,
+    copied: int,
+    cached: Collection[int] = (),
+) -> str:
+    """Return a still of a pool as an SVG: its counters, its blocks, and the block tables.
+
+    Its name is the counters in one line. A counter at zero is left out.
 
     Args:
+        above: what is above them.
+        tables: of all sequences, the oldest first.
         block_size: of the pool.
         counts: the reference count of each block.
         used: blocks in use.
         free: blocks that are not.
         copied: blocks that were copied so far.
-        tables: of all sequences, the oldest first.
-        above: what is above them.
         cached: blocks whose contents are kept.
     """
-
-    block_size: int
-    counts: list[int]
-    used: int
-    free: int
-    copied: int
-    tables: list[Table]
-    above: list[Item]
-    cached: Collection[int] = ()
-
-    def headline(self) -> str:
-        """The counters in one line; a counter at zero is left out."""
-        said = f"{len(self.counts)} blocks of {self.block_size}: {self.used} used, "
-        said += f"{self.free} free"
-        if shared := sum(count > 1 for count in self.counts):
-            said += f", {shared} shared"
-        if self.copied:
-            said += f", {self.copied} copied"
-        copying = sum(len(table.blocks) for table in self.tables)
-        if copying != self.used:
-            said += f"; a copy for each sequence would take {copying}"
-        return said
-
-    def drawing(self) -> str:
-        """The picture as an SVG."""
-        num_blocks = len(self.counts)
-        columns = max(16, columns_of(num_blocks))
-        side = 24 if columns > 16 else 42
-        width = columns * (side + 4) - 4
-        blocks = blocks_of(
-            self.tables, num_blocks, self.block_size, cached=self.cached, counts=self.counts
-        )
-        squares = Pool(blocks, columns, height=side, gap=4)
-        items: list[Item] = [*self.above, Text(self.headline()), squares]
-        items += map(_row, self.tables[:MAX_ROWS])
-        left_out = len(self.tables) - MAX_ROWS
-        items.append(note(f"and {left_out} more sequences" if left_out > 0 else ""))
-        drawn = stack(items, Space(0, 0, width, is_narrow=False))
-        return svg(width, drawn.bottom, drawn.parts, self.headline())
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        return stored(self.drawing(), self.headline()), {}
+    said = f"{len(counts)} blocks of {block_size}: {used} used, {free} free"
+    shared = sum(count > 1 for count in counts)
+    for number, name in ((shared, "shared"), (copied, "copied")):
+        said += f", {number} {name}" if number else ""
+    copying = sum(len(table.blocks) for table in tables)
+    if copying != used:
+        said += f"; a copy for each sequence would take {copying}"
+    columns = max(16, columns_of(len(counts)))
+    side = 24 if columns > 16 else 42
+    width = columns * (side + 4) - 4
+    blocks = blocks_of(tables, len(counts), block_size, cached=cached, counts=counts)
+    left_out = len(tables) - MAX_ROWS
+    items: list[Item] = [
+        *above,
+        Text(said),
+        Pool(blocks, columns, height=side, gap=4),
+        *map(_row, tables[:MAX_ROWS]),
+        note(f"and {left_out} more sequences" if left_out > 0 else ""),
+    ]
+    drawn = stack(items, Space(0, 0, width, is_narrow=False))
+    return svg(width, drawn.bottom, drawn.parts, said)
 
 
 def _row(table: Table) -> Item:
     """A sequence's name and the ids of its blocks."""
-    blocks = runs(table.blocks) or "none yet"
-    if len(blocks) > LONGEST:
-        blocks = f"{blocks[: LONGEST - 2]} …"
+    blocks = shorten(runs(table.blocks) or "none yet", LONGEST, placeholder=" …")
     return Legend([(table.look, f"{table.name}, {table.tokens} tokens in blocks {blocks}")])
 
 
-def picture_of_grid(state: dict[str, Any]) -> Picture:
+def picture_of_grid(state: dict[str, Any]) -> str:
     """Return a still of a block grid's `state`, below the goal of its challenge."""
-    tables = []
-    for each in state["tables"]:
-        look = look_of(each["look"])
-        tables.append(Table(each["name"], each["blocks"], each["tokens"], look))
+    tables = [Table(**each | {"look": look_of(each["look"])}) for each in state["tables"]]
     challenge = state["challenge"]
     goal = Text(f"Challenge: {challenge['goal']}" if challenge else "", look=BOLD)
-    same = {name: state[name] for name in ("block_size", "counts", "used", "free", "copied")}
-    return Picture(**same, tables=tables, above=[goal])
+    figures = (state["figures"][name] for name in ("used", "free", "copied"))
+    return picture_of_pool([goal], tables, state["block_size"], state["counts"], *figures)
 
 
 # The stage ----------------------------------------------------------------------------------------
 
 
-def picture_of_stage(replay: Replay) -> Picture:
+def picture_of_stage(replay: Replay) -> str:
     """Return a still of a recording after a step, below the last blocks of what is written."""
     size = replay.recording["block_size"]
-    tables = []
+    num_blocks = replay.recording["num_blocks"]
+    tables = [
+        Table(name, each.blocks, each.tokens, look_of(each.look), words_of(each))
+        for name, each in replay.sequences.items()
+    ]
     above: list[Item] = []
-    shown = min(MAX_TEXTS, len(replay.sequences))
-    for number, (name, sequence) in enumerate(replay.sequences.items()):
-        look = look_of(sequence.look)
-        table = Table(name, sequence.blocks, sequence.tokens, look, words_of(sequence))
-        if sequence.blocks:
-            tables.append(table)
-        if number < shown:
-            ended = " (aborted: its blocks are free)" if sequence.state == "abort" else ""
-            above.append(Legend([(look, name + ended)]))
-            above.append(_written(table, size, lines=5 if shown < 3 else 2))
-    return Picture(
-        size,
-        list(replay.counts),
-        replay.used,
-        replay.recording["num_blocks"] - replay.used,
-        replay.copied,
-        tables,
+    for table in tables[:MAX_TEXTS]:
+        is_aborted = replay.sequences[table.name].state == "abort"
+        ended = " (aborted: its blocks are free)" if is_aborted else ""
+        above.append(Legend([(table.look, table.name + ended)]))
+        above.append(_written(table, size, num_blocks, lines=5 if len(tables) < 3 else 2))
+    return picture_of_pool(
         above,
+        [table for table in tables if table.blocks],
+        size,
+        replay.counts,
+        replay.used,
+        num_blocks - replay.used,
+        replay.copied,
         replay.kept,
     )
 
@@ -141,16 +113,13 @@ def words_of(sequence: SequenceState) -> list[str]:
     return ["" if i in sequence.roles else word for i, word in enumerate(sequence.words)]
 
 
-def _written(table: Table, size: int, lines: int) -> Item:
+def _written(table: Table, size: int, num_blocks: int, lines: int) -> Item:
     """The last words of a sequence in their blocks, or alone after it has released them."""
     if not table.blocks:
         text = " ".join("".join(word or " " for word in table.words).split())
         return Text(f"… {text[-LETTERS:].partition(' ')[2]}" if len(text) > LETTERS else text)
     columns = max(1, SLOTS_A_LINE // size)
-    owners = (Owner(table.name, table.look.tint),)
-    blocks = []
-    for entry in range(len(table.blocks))[-lines * columns :]:
-        shown = [plain(word) for word in table.words_in(entry, size) if word]
-        words = tuple(map(Word, shown or ["(chat template)"]))
-        blocks.append(Block(table.blocks[entry], owners, words=words))
-    return Blocks(blocks, columns, height=22, gap=3)
+    blocks = blocks_of([table], num_blocks, size)
+    last = table.blocks[-lines * columns :]
+    held = [blocks[number] for number in last if number is not None]
+    return Blocks(held, columns, height=22, gap=3)

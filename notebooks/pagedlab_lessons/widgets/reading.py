@@ -29,10 +29,6 @@ class TableReading(NamedTuple):
     blocks: list[int]
     tokens: int
 
-    def held(self, index: int, block_size: int) -> int:
-        """Return the tokens in the logical block `index`."""
-        return max(0, min(block_size, self.tokens - index * block_size))
-
 
 NO_TABLE = TableReading([], 0)
 
@@ -101,26 +97,20 @@ def read(pool: Any, tables: Mapping[str, Any], num_blocks: int, block_size: int)
         num_blocks: of the pool.
         block_size: of the pool.
     """
-    problems: list[str] = []
-    counts: list[int] = []
-    free = 0
+    reading = Reading(block_size, [0] * num_blocks, 0, dict.fromkeys(tables, NO_TABLE), [])
     try:
         for block_id in range(num_blocks):
-            counts.append(integer(f"refcount({block_id})", pool.refcount(block_id)))
-        free = integer("num_free", pool.num_free)
+            count = integer(f"refcount({block_id})", pool.refcount(block_id))
+            reading.counts[block_id] = count
+        reading.free = integer("num_free", pool.num_free)
     except Exception as error:
-        problems.append(f"the pool cannot be read: {explain(error)}")
-    counts += [0] * (num_blocks - len(counts))
-    read_tables = {}
+        reading.problems.append(f"the pool cannot be read: {explain(error)}")
     for name, table in tables.items():
         try:
-            read_tables[name] = _read_table(name, table, num_blocks)
+            reading.tables[name] = _read_table(name, table, num_blocks)
         except Exception as error:
-            problems.append(f"{name} cannot be read: {explain(error)}")
-            read_tables[name] = NO_TABLE
-    reading = Reading(block_size, counts, free, read_tables, problems)
-    if not problems:
-        problems += _unbalanced(reading)
+            reading.problems.append(f"{name} cannot be read: {explain(error)}")
+    reading.problems += [] if reading.problems else _unbalanced(reading)
     return reading
 
 

@@ -25,7 +25,7 @@ _ANYTHING = (Exception, KeyboardInterrupt)  # what a reader's class may raise, o
 class Session:
     """A pool, its tables by name, and the log.
 
-    `log[:cursor]` has happened; the entries after it can be done again.
+    `entries[:cursor]` has happened; the entries after it can be done again.
 
     Args:
         pool: a class that is called as `pool(num_blocks, block_size)`.
@@ -33,6 +33,8 @@ class Session:
         num_blocks: of the pool, at most `MAX_BLOCKS`.
         block_size: of the pool.
     """
+
+    reading: Reading  # the present state
 
     def __init__(
         self,
@@ -53,23 +55,31 @@ class Session:
         sequence: str | None = None,
         n: int | None = None,
         child: str | None = None,
-    ) -> Entry:
-        """Run one operation on pool and tables and log it.
+    ) -> str:
+        """Do what a click does. Operations that were undone are forgotten. ::
 
-        Operations that were undone are forgotten.
+            new         make a sequence of `n` tokens (default 0)
+            append      add `n` tokens (default 1)
+            write       append one token. If the last block is shared, it is copied first
+            fork        make a second sequence over the same blocks
+            free        release all blocks
+
+        An error of the pool or the table is logged, not raised.
 
         Args:
-            verb: one of `VERBS`.
-            sequence: name of the sequence; a new one gets a free name by default.
-            n: tokens to add; by default 1 for "append", and else 0.
+            verb: one of these.
+            sequence: name of the sequence; a new one is s0, s1, ... by default.
+            n: number of tokens.
             child: name of a fork; by default a free one.
 
         Returns:
-            The log's new entry. It says what pool or table raised, if they did.
+            The name of the sequence that was made or changed.
 
         Raises:
             ValueError: If the operation makes no sense.
         """
+        if verb == "write":
+            verb, n = "append", 1
         one_of("verb", verb, VERBS)
         least = int(verb == "append")
         n = integer("n", least if n is None else n, least)
@@ -77,8 +87,7 @@ class Session:
         if verb == "new":
             sequence = sequence or fresh
         elif sequence not in self.tables:
-            names = ", ".join(self.tables) or "none yet: make one with new"
-            raise ValueError(f"there is no sequence {sequence!r}; there are {names}")
+            raise ValueError(f"there is no sequence {sequence!r}; there are {[*self.tables]}")
         if verb == "fork":
             child = child or fresh
             n = 0
@@ -88,51 +97,6 @@ class Session:
                 f"there is a sequence {operation.changed!r} already; free it first, or take "
                 "another name"
             )
-        self.log[self.cursor :] = [self._run(operation)]
-        self.cursor += 1
-        return self.log[-1]
-
-    def seek(self, step: int) -> None:
-        """Show the state after `step` operations.
-
-        Args:
-            step: beyond either end of the log it means that end.
-        """
-        self.cursor = max(0, min(len(self.log), step))
-        self._start_over()
-        for entry in self.log[: self.cursor]:
-            with suppress(*_ANYTHING):
-                self._apply(entry.operation)
-        self.reading = self._read()
-
-    def reset(self) -> None:
-        """Start over and forget the log."""
-        self.log: list[Entry] = []
-        self.seek(0)
-
-    @property
-    def last(self) -> Entry:
-        """The operation that led to the present state."""
-        return self.log[self.cursor - 1] if self.cursor else NOTHING
-
-    @property
-    def copied(self) -> int:
-        """Blocks copied so far."""
-        return sum(len(entry.copies) for entry in self.log[: self.cursor])
-
-    # ------------------------------------------------------------------ running
-
-    def _start_over(self) -> None:
-        """Make a fresh pool, and forget all tables."""
-        self.pool = self.pool_class(self.num_blocks, self.block_size)
-        self.tables: dict[str, Any] = {}
-        self.looks: dict[str, int] = {}  # the running number of each sequence, also of those freed
-
-    def _read(self) -> Reading:
-        return read(self.pool, self.tables, self.num_blocks, self.block_size)
-
-    def _run(self, operation: Operation) -> Entry:
-        """Run an operation and return its entry in the log."""
         before = self.reading
         returned: Any = ()
         error = ""
@@ -141,7 +105,58 @@ class Session:
         except _ANYTHING as raised:
             error = explain(raised)
         self.reading = self._read()
-        return judged(operation, before, self.reading, returned, error)
+        entry = judged(operation, before, self.reading, returned, error)
+        self.entries[self.cursor :] = [entry]
+        self.cursor += 1
+        self.show()
+        return operation.changed
+
+    def undo(self) -> None:
+        """Go back one step."""
+        self.seek(self.cursor - 1)
+
+    def redo(self) -> None:
+        """Go forward one step that was undone."""
+        self.seek(self.cursor + 1)
+
+    def seek(self, step: int) -> None:
+        """Show the state after `step` operations.
+
+        Args:
+            step: beyond either end of the log it means that end.
+        """
+        self.cursor = max(0, min(len(self.entries), step))
+        self.pool = self.pool_class(self.num_blocks, self.block_size)
+        self.tables: dict[str, Any] = {}
+        self.looks: dict[str, int] = {}  # the running number of each sequence, also of those freed
+        for entry in self.entries[: self.cursor]:
+            with suppress(*_ANYTHING):
+                self._apply(entry.operation)
+        self.reading = self._read()
+        self.show()
+
+    def reset(self) -> None:
+        """Start over with a fresh pool and an empty log."""
+        self.entries: list[Entry] = []
+        self.seek(0)
+
+    def show(self) -> None:
+        """Show the present state. It is called after each change."""
+
+    @property
+    def last(self) -> Entry:
+        """The operation that led to the present state."""
+        return self.entries[self.cursor - 1] if self.cursor else NOTHING
+
+    @property
+    def copied(self) -> int:
+        """Blocks copied so far."""
+        return sum(len(entry.copies) for entry in self.entries[: self.cursor])
+
+    # ------------------------------------------------------------------ running
+
+    def _read(self) -> Reading:
+        return read(self.pool, self.tables, self.num_blocks, self.block_size)
 
     def _apply(self, operation: Operation) -> Any:
         """Run an operation on pool and tables, which may raise anything.

@@ -3,10 +3,9 @@
 
 import { counters, drawCopyArrows, poolPage, scrubber } from "./blocks.js";
 import { lookOf, patch } from "./looks.js";
-import { classes, find, html, withData } from "./markup.js";
+import { classes, find, html, plural, withData } from "./markup.js";
 import { Replay } from "./replay.js";
 import { wordRuns } from "./word_runs.js";
-import { plural } from "./words.js";
 
 /**
  * @import { PoolModel } from "./blocks.js"
@@ -17,8 +16,7 @@ import { plural } from "./words.js";
 // The model has `recorded`, a recording; `live`: more steps
 // will follow; and, where the page is to follow closely, `lag`: the seconds it may be late.
 // `speed` is how many steps a second a film begins with, `first` the step that it begins at, and
-// `pause` how many milliseconds it stays at a sentence, at least. With `keeps_room`, it has the
-// height of its largest step at once.
+// `pause` how many milliseconds it stays at a sentence, at least.
 
 const STEPS_A_SECOND = [1, 2, 4, 8, 16, 32]; // what the reader can choose
 const USUAL_SPEED = 8;
@@ -60,16 +58,13 @@ function rowsOfEach(numTexts) {
 /**
  * Which tokens of a sequence a block holds, and their words without the chat template's.
  *
- * @param {SequenceState} text
- * @param {number} blockId
- * @param {number} blockSize tokens a block
+ * @param {any} owner with what is known of the sequence
  */
-function placeOf({ name, blocks, tokens, words, roles }, blockId, blockSize) {
-  const first = blocks.indexOf(blockId) * blockSize;
-  const stop = Math.min(tokens, first + blockSize);
-  const written = words.map((word, i) => (i in roles ? "" : word)).slice(first, stop);
-  const range = stop - first < 2 ? `token ${first}` : `tokens ${first}–${stop - 1}`;
-  return `${name}, ${range}: “${written.join("")}”`;
+function placeOf({ name, first, held, range, words, roles }) {
+  const written = words.map((/** @type {string} */ word, /** @type {number} */ i) =>
+    i in roles ? "" : word,
+  );
+  return `${name}, ${range}: “${written.slice(first, first + held).join("")}”`;
 }
 
 /**
@@ -83,19 +78,13 @@ function render({ model, el }) {
   let speed = model.get("speed") ?? USUAL_SPEED; // steps a second
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-  let roomyWidth = 0; // in pixels: that room was kept for
-  const view = { onModel, onClick, onInput, onResize, describe };
+  const view = { onModel, onClick, onInput, onResize: paint, describe };
   const pool = poolPage({ model, el }, "what the engine did, step by step", view);
   const { root } = pool;
   // It plays as soon as the squares are on the screen, unless the reader moved it before.
   const seen = new IntersectionObserver((entries) => entries.at(-1)?.isIntersecting && play(true), {
     rootMargin: SEEN_ABOVE,
   });
-
-  function onResize() {
-    keepRoom();
-    paint();
-  }
 
   // ---- what the reader does
 
@@ -118,13 +107,12 @@ function render({ model, el }) {
 
   /** @param {number | null} blockId */
   function describe(blockId) {
-    const { texts, kept } = replay;
-    if (blockId === null) return texts.size ? POINT : "";
-    const size = replay.recording.block_size;
-    const holding = [...texts.values()].filter(({ blocks }) => blocks.includes(blockId));
-    const places = new Set(holding.map((text) => placeOf(text, blockId, size)));
-    if (places.size) return `Block ${blockId}: ${[...places].slice(0, MOST_TABLES).join("; ")}`;
-    const stays = kept[blockId] ? "; its contents stay cached for the next identical prefix" : "";
+    if (blockId === null) return replay.texts.size ? POINT : "";
+    const places = pool.owners[blockId].slice(0, MOST_TABLES).map(placeOf);
+    if (places.length) return `Block ${blockId}: ${places.join("; ")}`;
+    const stays = replay.kept[blockId]
+      ? "; its contents stay cached for the next identical prefix"
+      : "";
     return `Block ${blockId} is free${stays}.`;
   }
 
@@ -182,7 +170,8 @@ function render({ model, el }) {
     seen.disconnect();
     isPlaying = on;
     if (on) {
-      const now = currentSpeed();
+      const behind = (lastStep() - replay.step) / (model.get("lag") ?? USUAL_LAG);
+      const now = isLive() ? Math.max(speed, behind) : speed; // steps a second
       const stride = Math.max(1, Math.round(now / PICTURES_A_SECOND));
       const toRead = replay.now.said ? (model.get("pause") ?? 0) : 0;
       const pause = Math.max((1000 * stride) / now, toRead);
@@ -191,21 +180,10 @@ function render({ model, el }) {
     paint();
   }
 
-  /**
-   * Steps a second: the chosen ones, or more while the engine is so fast that the page falls back.
-   *
-   * @returns {number}
-   */
-  function currentSpeed() {
-    if (!isLive()) return speed;
-    const stepsBehind = lastStep() - replay.step;
-    return Math.max(speed, stepsBehind / (model.get("lag") ?? USUAL_LAG));
-  }
-
   /** @param {number} stride steps until the next picture */
   function playOn(stride) {
     if (replay.step < lastStep()) goTo(replay.step + stride);
-    play(replay.step < lastStep() || isLive());
+    play(!isAtEnd());
   }
 
   function isAtEnd() {
@@ -237,8 +215,7 @@ function render({ model, el }) {
     for (const { blocks, tokens, words } of running.slice(0, MOST_FALLING_WORDS)) {
       const word = words[tokens - 1]?.trim();
       const block = find(root, `.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-      const duration = `min(0.7s, 2s / ${speed})`;
-      const drop = html`<b class="ps-drop" style="animation-duration: ${duration}">${word}</b>`;
+      const drop = html`<b class="ps-drop" style="--speed: ${speed}">${word}</b>`;
       if (word) block?.insertAdjacentHTML("beforeend", drop.source);
     }
   }
@@ -260,22 +237,6 @@ function render({ model, el }) {
     root.dataset.at = String(replay.step);
   }
 
-  /** Takes the height of the largest step, so that nothing below moves while it plays. */
-  function keepRoom() {
-    const width = root.clientWidth;
-    if (!model.get("keeps_room") || width === roomyWidth) return;
-    roomyWidth = width;
-    root.style.minHeight = "";
-    const { step } = replay;
-    const heights = replay.recording.steps.map((_, at) => {
-      replay.seek(at);
-      paint();
-      return root.offsetHeight;
-    });
-    root.style.minHeight = `${Math.max(...heights)}px`;
-    replay.seek(step);
-  }
-
   /**
    * @param {number[]} shown the blocks that are drawn
    * @returns {Markup}
@@ -286,7 +247,7 @@ function render({ model, el }) {
     const { copies = [], hits = [] } = replay.now;
     const texts = [...replay.texts.values()];
     const tables = texts.filter(({ blocks }) => blocks.length);
-    const spoken = isPlaying ? "" : `${position()}. ${said}`;
+    const spoken = isPlaying ? "" : `Step ${replay.step} of ${lastStep()}. ${said}`;
     const numShown = shown.length;
     const more = `Showing ${numShown} of ${plural(numBlocks, "block")}; the counters cover all.`;
     const blocks = pool.canvas(
@@ -308,17 +269,11 @@ function render({ model, el }) {
       <div class="pl-spoken" aria-live="polite">${spoken}</div>`;
   }
 
-  function position() {
-    return `Step ${replay.step} of ${lastStep()}`;
-  }
-
   /** The blocks that are drawn: of a large pool, the first ones and those in use. */
   function shownBlocks() {
-    const { drawn } = replay.recording;
-    const blockIds = [...Array(drawn).keys()];
-    if (drawn <= SMALL_POOL) return blockIds;
     const { counts } = replay;
-    return blockIds.filter((id) => id < FIRST_BLOCKS || counts[id]).slice(0, MOST_BLOCKS);
+    const first = counts.length <= SMALL_POOL ? SMALL_POOL : FIRST_BLOCKS;
+    return [...counts.keys()].filter((id) => id < first || counts[id]).slice(0, MOST_BLOCKS);
   }
 
   /** @returns {Markup} */
@@ -333,7 +288,7 @@ function render({ model, el }) {
           <button class="pl-button" data-op="back" aria-label="one step back">‹</button>
           <button class="pl-button" data-op="on" aria-label="one step on">›</button></span>
         <select class="pl-button ps-rate" aria-label="speed">${speeds}</select>
-        ${scrubber(position(), lastStep())}</div>`;
+        ${scrubber(replay.step, lastStep())}</div>`;
   }
 
   function playLabel() {
@@ -341,13 +296,10 @@ function render({ model, el }) {
     return isAtEnd() ? "↻ Again" : "▶ Play";
   }
 
-  /** The counters; of those that are zero, the usual ones alone. */
   function stats() {
-    const { counts, used, cached, copied } = replay;
+    const { counts, used, cached, copied, recording } = replay;
     const shared = counts.filter((count) => count > 1).length;
-    const all = { used, free: replay.recording.num_blocks - used, cached, shared, copied };
-    const shown = Object.entries(all).filter(([name, n]) => n || ["used", "free"].includes(name));
-    return counters(Object.fromEntries(shown));
+    return counters({ used, free: recording.num_blocks - used, cached, shared, copied });
   }
 
   /**

@@ -12,18 +12,17 @@ from typing import Any
 import traitlets
 
 from pagedlab.recipes.trace import Recorder, Replay, load_recording
-from pagedlab_lessons.widgets.assets import script, style
 from pagedlab_lessons.widgets.film import film
 from pagedlab_lessons.widgets.opening import opening
 from pagedlab_lessons.widgets.page import Page
-from pagedlab_lessons.widgets.picture import Picture, picture_of_stage
+from pagedlab_lessons.widgets.picture import picture_of_stage
 
 INTERVAL = 0.1  # seconds between two messages to the page
 # half of what a Jupyter server lets a kernel send before it drops messages
 BYTES_PER_SECOND = 500_000
 
 
-class Stage(Page):
+class Stage(Page, page="stage"):
     """Plays what an engine does, while it does it and afterwards: answers, blocks and tables.
 
         with Stage(llm):    # shown at once, and records until here
@@ -42,8 +41,6 @@ class Stage(Page):
         ValueError: If a recording has another format.
     """
 
-    _esm: Any = script("stage")
-    _css: Any = style("block_grid", "stage")
     recorded = traitlets.Dict().tag(sync=True)  # see docs/trace.md
     live = traitlets.Bool(False).tag(sync=True)  # whether more is to come
 
@@ -87,8 +84,8 @@ class Stage(Page):
         text = json.dumps(self.replay(0).recording, separators=(",", ":"))
         Path(path).write_text(text + "\n", encoding="utf-8")
 
-    def picture(self) -> Picture:
-        """The step with most to see, as a drawing and as text."""
+    def picture(self) -> str:
+        """The step with most to see, as a drawing."""
         return picture_of_stage(self.replay())
 
     def opening(self) -> dict[str, str] | None:

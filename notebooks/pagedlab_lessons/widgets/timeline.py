@@ -166,7 +166,6 @@ class Summary(NamedTuple):
         largest: tokens computed in one step, at most.
         waited_mean: steps in which a request got nothing.
         waited_longest: the most of one request.
-        preempted: preemptions by how: "recompute" or "swap".
     """
 
     steps: int
@@ -175,7 +174,6 @@ class Summary(NamedTuple):
     largest: int
     waited_mean: float
     waited_longest: int
-    preempted: dict[str, int]
 
 
 @dataclass
@@ -185,7 +183,7 @@ class Run:
     Args:
         rows: the requests, in order of arrival.
         batches: tokens computed in each step, by kind.
-        preempted: preemptions by how.
+        preempted: preemptions by how: "recompute" or "swap".
     """
 
     rows: list[Row]
@@ -208,7 +206,6 @@ class Run:
             largest=max((batch.total() for batch in self.batches), default=0),
             waited_mean=sum(waited) / len(waited),
             waited_longest=max(waited),
-            preempted=dict(self.preempted),
         )
 
 
