@@ -10,14 +10,11 @@ from pagedlab.blocks import blocks_for
 from pagedlab_lessons.colors import NEUTRAL, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
-    CARD,
-    INK,
     LINE,
     SOFT,
     Block,
     Drawing,
     Grid,
-    Place,
     Word,
     box,
     label,
@@ -25,7 +22,6 @@ from pagedlab_lessons.drawing import (
     owned,
     plain,
     slots,
-    wide,
 )
 from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Space, note, page, title
 
@@ -174,7 +170,8 @@ class _BeamTree:
                 top = tops[path] = space.y + ROW * row
                 if step > first:
                     lines.append(self._curve(heirs, x, tops[path[:-1]], top))
-                boxes.append(self._token(path, heirs, Place(x, top, pitch - 14, TOKEN)))
+                token = self._token(path, heirs)
+                boxes += slots([token], Grid(x, top, 1, pitch - 14, TOKEN), 1, 12)
         return Drawn([*lines, *boxes], space.y + ROW * self.width + 8)
 
     def _curve(self, heirs: Sequence[int], x: float, before: float, top: float) -> str:
@@ -186,30 +183,28 @@ class _BeamTree:
         curve = f"M{x - 14:.1f} {start}C{x:.1f} {start} {x - 14:.1f} {end} {x:.1f} {end}"
         return f'<path fill="none" d="{curve}" stroke="{color}" stroke-width="{1 + len(heirs)}"/>'
 
-    def _token(self, path: Path, heirs: Sequence[int], place: Place) -> str:
-        """Draw the token of the beam at the end of a path, in the colours of the beam's heirs."""
-        x, y, width, _ = place
+    def _token(self, path: Path, heirs: Sequence[int]) -> Block:
+        """Return the token of the beam at the end of a path, in the colours of the beam's heirs."""
         step, beam = len(path) - 1, path[-1]
         text = plain(self.decode(self.run[step][beam][0][-1:]))
         say = f"{text!r}, chosen at step {step + 1}"
-        drawn = [box(*place, CARD, 1, LINE)]
-        for i, heir in enumerate(heirs):
-            band = width / len(heirs)
-            drawn.append(box(x + band * i, y, band, TOKEN, self.colors[heir], 0.34))
-        look = "" if heirs else "text-decoration:line-through;opacity:.8"
-        left = x + max(2, (width - wide(text, 12)) / 2)
-        base = y + TOKEN / 2 + 4
-        drawn.append(label(left, base, text, 12, INK, width - 4, look))
+        word = Word(text, "empty")
         if not heirs:
-            return linked([f"t{step}-{beam}"], f"{say}: this branch is dropped", *drawn)
-        if step < self.step:  # the newest one is in no block yet
+            word = Word(text, "rejected")
+            say += ": this branch is dropped"
+            links = [f"t{step}-{beam}"]
+        elif step < self.step:
             at = (len(self.prompt) + step) // self.block_size
             blocks = list(dict.fromkeys(self.beams[heir][1][at] for heir in heirs))
+            say += f", in block {_listed(blocks)}"
             links = [f"b{block}" for block in blocks]
-            return linked(links, f"{say}, in block {_listed(blocks)}", *drawn)
-        name = self.names[beam]
-        drawn.append(label(x + width + 1, base, str(name), 12, look=BOLD))
-        return linked([f"last{name}"], f"beam {name}: {say}", *drawn)
+        else:  # the newest one is in no block yet
+            name = self.names[beam]
+            word = Word(f"{name}: {text}", "empty")
+            say = f"beam {name}: {say}"
+            links = [f"last{name}"]
+        colors = [self.colors[heir] for heir in heirs]
+        return Block(None, owned(*colors), words=(word,), links=tuple(links), say=say)
 
     def tables(self, space: Space) -> Drawn:
         """Draw the names of the beams, the prompt's full blocks as one, and every other block."""
@@ -219,8 +214,8 @@ class _BeamTree:
         parts = []
         for i, beam in enumerate(beams):
             parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
-        place = Place(prompt, space.y, left - prompt - gap, bottom - space.y - gap)
-        parts.append(self._prompt(place))
+        all_beams = Grid(prompt, space.y, 1, left - prompt - gap, bottom - space.y - gap)
+        parts += slots([self._prompt()], all_beams)
         longest = blocks_for(len(self.prompt) + len(self.run), self.block_size)
         pitch = (space.width - left) / (longest - self.full)
         for at in range(self.full, len(self.beams[0][1])):
@@ -244,20 +239,19 @@ class _BeamTree:
         links = [f"last{number}", *(f"b{block}" for block in blocks[self.full :])]
         return linked(links, say, name, color)
 
-    def _prompt(self, place: Place) -> str:
-        """Draw the prompt's full blocks, which all beams share."""
+    def _prompt(self) -> Block:
+        """Return the prompt's full blocks, which all beams share, as one."""
         blocks = self.beams[0][1][: self.full]
-        tokens = self.full * self.block_size
         numbers = ", ".join(map(str, blocks))
-        say = f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams"
-        x, y, width, _ = place
-        drawn = [
-            box(*place, NEUTRAL, 0.16, LINE),
-            label(x + 3, y + 20, "prompt", within=width - 5),
-            label(x + 3, y + 38, f"{len(blocks)} blocks", 11.5, within=width - 5),
-            label(x + 3, y + 56, f"{self.width} beams", 11.5, within=width - 5, look=BOLD),
-        ]
-        return linked([f"b{block}" for block in blocks], say, *drawn)
+        tokens = self.full * self.block_size
+        return Block(
+            blocks[0],
+            owned(NEUTRAL),
+            words=(Word("prompt"),),
+            note=f"to {blocks[-1]}",
+            links=tuple(f"b{block}" for block in blocks),
+            say=f"blocks {numbers}: the first {tokens} tokens of the prompt, for all beams",
+        )
 
     def _block(self, at: int, block: int, beams: Sequence[int], is_narrow: bool) -> Block:
         """Return a block that these beams share; a narrow one has no room for its words."""

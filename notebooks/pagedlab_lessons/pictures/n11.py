@@ -15,30 +15,22 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pagedlab.recipes.trace import Replay
-from pagedlab_lessons.colors import NEUTRAL, WELL, Look, look_of, sequence_color
+from pagedlab_lessons.colors import Look, sequence_color
 from pagedlab_lessons.drawing import (
-    SOFT,
     Block,
     Drawing,
     Table,
     Word,
     blocks_of,
-    box,
-    label,
-    linked,
     owned,
-    shape,
-    wide,
 )
 from pagedlab_lessons.drawing.flow import (
     Beside,
     Blocks,
-    Drawn,
     Item,
     Named,
+    Pixels,
     Pool,
-    Space,
-    Text,
     note,
     page,
     title,
@@ -47,7 +39,7 @@ from pagedlab_lessons.drawing.flow import (
 LAYER = 2  # whose keys are shown
 LARGE = 860  # pixels that become `flow.WIDTH`, so that letters of 11 have 14 on a page
 
-Key = list[float]  # the first numbers of a block's first key; none where nothing was written
+Key = list[float]  # the first numbers of a block's first key; 0 where nothing was written
 
 
 class Frame(NamedTuple):
@@ -69,10 +61,10 @@ def keys_of_each_rank(llm: Any) -> Callable[[], list[list[Key]]]:
         llm: a `WatchedRanks`.
     """
 
-    # NaN, which is unlike itself, was never written
-    return lambda: [
-        [[n for n in key if n == n] for key in blocks] for blocks in llm.keys[:, :, 0, :2].tolist()
-    ]
+    def keys() -> list[list[Key]]:
+        return llm.keys[:, :, 0, :2].nan_to_num().tolist()
+
+    return keys
 
 
 def frames_of(recording: dict[str, Any]) -> list[Frame]:
@@ -115,7 +107,10 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
         tables.append(Named(table.name, shown, (50, 26)))
     pools: list[list[Item]] = []
     for rank, of_rank in enumerate(heads):
-        written = [_with_key(*pair) for pair in zip(blocks, frame.keys[rank], strict=True)]
+        written = []
+        for block, key in zip(blocks, frame.keys[rank], strict=True):
+            lines = [block.words[0].text, *(f"{n:+.2f}" for n in key)] if block.words else []
+            written.append(replace(block, lines=tuple(lines)))
         head = title(f"Pool of rank {rank}", f"{of_rank} of every layer")
         pools.append([head, Pool(written, columns=(8, 6), height=70, gap=(6, 4))])
     return page(
@@ -129,77 +124,7 @@ def draw_pools(frames: Sequence[Frame], step: int, size: int, heads: Sequence[st
     )
 
 
-def _with_key(block: Block, key: Key) -> Block:
-    """The block of a rank: if it is in use, with its first word and numbers of that word's key."""
-    if not block.owners:
-        return block
-    word = block.words[0].text if block.words else ""
-    return replace(block, lines=(word, *(f"{n:+.2f}" for n in key)))
-
-
 # A layer, cut over two ranks ----------------------------------------------------------------------
-
-SIGN = 18  # pixels that a sign between two shapes takes
-VECTOR = 16  # pixels that a vector is high, at least
-COLUMNS = "half of the columns"
-ROWS = "half of the rows"
-
-
-class Piece(NamedTuple):
-    """A matrix, or a vector, which is one row; a rank has a part of it.
-
-    Args:
-        name: of it.
-        rows: of all ranks together; of a matrix, one for each input.
-        columns: one for each output.
-        part: what the rank has of it; all, but for `COLUMNS` and `ROWS`.
-        rank: who has the part.
-        look: of the part.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    part: str
-    rank: int
-    look: Look
-
-
-def _product(*factors: Piece | str) -> Item:
-    """Pieces and signs from left to right, all to one scale."""
-
-    def draw(space: Space) -> Drawn:
-        scale = space.pick(0.22, 0.16)
-        x = space.x
-        top = space.y + 20
-        bottom = top
-        parts = []
-        for piece in factors:
-            if isinstance(piece, str):
-                parts.append(label(x, top + 13, piece, 14))
-                x += SIGN
-                continue
-            width = scale * piece.columns
-            height = max(VECTOR, scale * piece.rows)
-            left, upper, wide_part, high_part = x, top, width, height
-            if piece.part == COLUMNS:
-                wide_part /= 2
-                left += piece.rank * wide_part
-            if piece.part == ROWS:
-                high_part /= 2
-                upper += piece.rank * high_part
-            drawn = (
-                label(x, top - 5, piece.name),
-                box(x, top, width, height, WELL, 1, SOFT),
-                shape(left, upper, wide_part, high_part, piece.look, SOFT),
-            )
-            words = f"Rank {piece.rank}, {piece.name}: {piece.part}."
-            parts.append(linked([piece.name], words, *drawn))
-            x += max(width, wide(piece.name, 12)) + 6
-            bottom = max(bottom, top + height)
-        return Drawn(parts, bottom + 6)
-
-    return draw
 
 
 def draw_cut(layer: Any, is_attention: bool) -> Drawing:
@@ -213,37 +138,40 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
     first = ("q", "k", "v") if is_attention else ("gate", "up")
     last = "o" if is_attention else "down"
     hidden, width = getattr(part, f"{last}_proj").weight.shape
-    columns: list[list[Item]] = []
-    sums: list[Piece | str] = []
-    for rank in range(2):
-        look = look_of(rank + 3)  # the opening's sequences have the first three
-        copy = Piece("x", 1, hidden, "a copy of the token's vector", rank, Look(NEUTRAL))
-        matrices = []
-        for name in first:
-            outputs, inputs = getattr(part, f"{name}_proj").weight.shape
-            matrices.append(Piece(f"{name}.T", inputs, outputs, COLUMNS, rank, look))
-        middle = Piece("heads" if is_attention else "middle", 1, width, COLUMNS, rank, look)
-        narrowing = Piece(f"{last}.T", width, hidden, ROWS, rank, look)
-        partial = Piece("partial sum", 1, hidden, "all numbers, none of them complete", rank, look)
-        columns.append(
-            [
-                title(f"Rank {rank}"),
-                Text("1 column-parallel: all inputs, half of the outputs"),
-                _product(copy, "@", *matrices, "→", middle),
-                Text("2 row-parallel: half of the inputs, a partial sum"),
-                _product(middle, "@", narrowing, "=", partial),
-            ]
-        )
-        sums += [partial._replace(name=f"rank {rank}'s"), "=" if rank else "+"]
-    output = Piece("output", 1, hidden, "the total, which every rank has", 0, Look(NEUTRAL))
+    columns = [_cut("x", (1, hidden), "a copy of the token's vector", 1)]
+    for name in first:
+        size = getattr(part, f"{name}_proj").weight.T.shape
+        columns.append(_cut(f"{name}.T", size, "half of the columns", 2, (80, 44)))
+    middle = "heads" if is_attention else "middle"
+    columns.append(_cut(middle, (1, width), "half of the columns", 2))
+    narrowing = _cut(f"{last}.T", (width, hidden), "half of the rows", 1, (60, 30))
+    partial = _cut("partial sum", (1, hidden), "all numbers, none of them complete", 1)
+    output = _cut("output", (1, hidden), "the total, which every rank has", 1)
+    explained = note("A matrix has a row for each input. Side by side: columns are cut.")
     return page(
         "Nothing is sent between the two cuts. One sum ends this part.",
+        title("1 column-parallel: all inputs, half of the outputs"),
         Beside(columns),
+        title("2 row-parallel: half of the inputs, a partial sum"),
+        Beside([narrowing, partial]),
         title("3 all-reduce: the partial sums are added up, and every rank gets the total"),
-        _product(*sums, output),
-        note("To scale. A matrix has a row for each input. Filled: what a rank has."),
+        Beside(
+            [output, [note("A matrix has a row for each input. Side by side: columns are cut.")]]
+        ),
         width=LARGE,
     )
+
+
+def _cut(
+    name: str, size: Sequence[int], part: str, columns: int, height: Pixels = 26
+) -> list[Item]:
+    """A matrix or a vector, and the part that each rank has of it."""
+    blocks = [
+        _cell(3 + rank, Word(f"rank {rank}", "empty"), name, f"Rank {rank}, {name}: {part}.")
+        for rank in range(2)  # the opening's sequences have the first three colours
+    ]
+    words = note(f"{name}, {size[0]:,} x {size[1]:,}")
+    return [words, Blocks(blocks, columns, size=1, height=height, gap=2)]
 
 
 # A pipeline ---------------------------------------------------------------------------------------
