@@ -6,7 +6,7 @@ EDITS = {
         (
             "memory * 9 // 10 - weights",
             "memory - weights",
-            "A tenth of the memory stays free: 24.00 - 2.40 GiB free - 1.00 GiB of weights = 20.60 GiB",
+            "A tenth of the memory stays free, 1,073,741,824 bytes are weights",
         ),
         ("memory * 9 // 10 - weights", "memory * 9 // 10"),
         ("max(0, memory * 9 // 10 - weights)", "memory * 9 // 10 - weights"),
@@ -17,7 +17,7 @@ EDITS = {
     ],
     "last_block_waste": [
         ("-num_tokens % block_size", "block_size - num_tokens % block_size", "A full block wastes nothing."),
-        ("-num_tokens % block_size", "num_tokens % block_size", "Slots: 2 x 4 = 8. Tokens: 5."),
+        ("-num_tokens % block_size", "num_tokens % block_size", "Blocks have 4 slots"),
         ("-num_tokens % block_size", "(block_size - 1) / 2"),
     ],
     "largest_block": [

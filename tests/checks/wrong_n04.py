@@ -48,7 +48,7 @@ EDITS = {
         (
             BLOCKS,
             "-(-prompt_tokens // block_size) + width * -(-new_tokens // block_size)",
-            "All but the last beam copy that block",
+            "all but the last beam copy that block",
         ),
         ("if new_tokens == 0:", "if width == 0:", "nothing is copied"),
     ],
@@ -57,7 +57,7 @@ EDITS = {
         (
             "(prompt_tokens - 1) // block_size",
             "prompt_tokens // block_size",
-            "the 3 before it contain 0 full blocks of 4: 1 x 0 tokens are saved",
+            "only full blocks of 4 before it are found",
         ),
         ("(prompt_tokens - 1) // block_size * block_size", "(prompt_tokens - 1) // block_size"),
     ],

@@ -40,7 +40,7 @@ EDITS = {
         (
             "min(leaves",
             "min(last_used",
-            "Block 7 is the parent of block 3, which is cached. Of the leaves, block 3 was used first: evict 3 first.",
+            "A block that is the parent of a cached one has to stay.",
         ),
         ("min(leaves", "max(leaves"),
         ("min(leaves, key=lambda block: last_used[block])", "leaves[0]"),

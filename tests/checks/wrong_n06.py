@@ -26,7 +26,7 @@ EDITS = {
         (
             "return new_m, total, out",
             "return new_m, total, out / total.clamp(min=1e-300)",
-            "out is divided by total already",
+            "not divided by total",
         ),
         ("return new_m, total, out", "return new_m.squeeze(-1), total.squeeze(-1), out", "another shape"),
     ],
@@ -43,7 +43,7 @@ EDITS = {
             "return m, total_a * rescale_a + total_b * rescale_b, out_a * rescale_a + out_b * rescale_b",
             "total = total_a * rescale_a + total_b * rescale_b\n"
             "    return m + total.log(), total / total, (out_a * rescale_a + out_b * rescale_b) / total",
-            "This is an equivalent state",
+            "store an equivalent state",
         ),
     ],
     "shared_heads": [

@@ -65,7 +65,7 @@ EDITS = {
             "                work()\n                if busy():\n                    step()\n",
             "The order of events",
         ),
-        ("                work()\n", "                pass\n", "it waits at the inbox while there is work to do: A"),
+        ("                work()\n", "                pass\n", "The order of events"),
         (
             "            return\n",
             "            while busy():\n                step()\n            return\n",

@@ -8,7 +8,7 @@ EDITS = {
         ("/ rate", "* rate"),
     ],
     "latencies": [
-        ("times[0] - arrived", "times[0] - admitted", "You started the clock at admission"),
+        ("times[0] - arrived", "times[0] - admitted", "The clock starts when the client sends the request"),
         ("max(gaps, default=0.0)", "sum(gaps) / max(1, len(gaps))"),
         ("max(gaps, default=0.0)", "max([times[0] - arrived, *gaps])"),
     ],

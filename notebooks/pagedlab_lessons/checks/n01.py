@@ -8,42 +8,22 @@ from pagedlab_lessons.checks.protocol import Wrong, compared, exercise
 from pagedlab_lessons.memory import GIB, FirstFit, OutOfMemory
 
 
-def _why_users(memory: int, weights: int, bytes_per_token: int, max_length: int) -> str:
-    free = memory / GIB / 10
-    left = memory / GIB - free - weights / GIB
-    each = bytes_per_token * max_length / GIB
-    return (
-        f"A tenth of the memory stays free: {memory / GIB:.2f} - {free:.2f} GiB free - "
-        f"{weights / GIB:.2f} GiB of weights = {left:.2f} GiB for KV.\n"
-        f"Each user reserves {each:.3f} GiB."
-    )
-
-
 @compared(
     "Right for small and large models. With less memory for each token, or a lower limit, more "
     "users fit.",
     [
-        (24 * GIB, GIB, 128 * 1024, 4096),
-        (24 * GIB, 14 * GIB, 512 * 1024, 4096),
-        (24 * GIB, 988_065_536, 12 * 1024, 16_384),
-        (24 * GIB, 20 * GIB, 512 * 1024, 4096),
-        (80 * GIB, 2 * GIB, 12 * 1024, 32_768),
-        (24 * GIB, 22 * GIB, 512 * 1024, 4096),
+        (24 * GIB, GIB, 131_072, 4096),
+        (24 * GIB, 20 * GIB, 524_288, 4096),
+        (24 * GIB, 988_065_536, 12_288, 16_384),
+        (24 * GIB, 22 * GIB, 524_288, 4096),
     ],
-    why=_why_users,
+    why="A tenth of the memory stays free, {1:,} bytes are weights, and each user reserves {3:,} "
+    "tokens of {2:,} bytes.",
 )
 def users_that_fit(memory: int, weights: int, bytes_per_token: int, max_length: int) -> int:
     """Requests that fit if each reserves `max_length` tokens and a tenth of memory stays free."""
     for_kv = max(0, memory * 9 // 10 - weights)
     return for_kv // (bytes_per_token * max_length)
-
-
-def _why_waste(num_tokens: int, block_size: int) -> str:
-    num_blocks = blocks_for(num_tokens, block_size)
-    slots = num_blocks * block_size
-    if slots == num_tokens:
-        return f"{num_tokens} tokens fill {slots} slots. A full block wastes nothing."
-    return f"Slots: {num_blocks} x {block_size} = {slots}. Tokens: {num_tokens}."
 
 
 @compared(
@@ -54,7 +34,7 @@ def _why_waste(num_tokens: int, block_size: int) -> str:
         *((n, 4) for n in (5, 3, 1, 4, 8)),
         *((n, size) for size in (2, 16, 48, 1) for n in range(1, 3 * size + 2)),
     ],
-    why=_why_waste,
+    why="Blocks have {1} slots, and all but the last are full. A full block wastes nothing.",
 )
 def last_block_waste(num_tokens: int, block_size: int) -> int:
     """Slots of the last block that `num_tokens` tokens leave empty; a full block wastes none."""

@@ -4,7 +4,7 @@ import random
 from functools import partial
 from typing import Any
 
-from pagedlab.blocks import BlockTable, blocks_for
+from pagedlab.blocks import BlockTable
 from pagedlab.prefix import PrefixCache
 from pagedlab_lessons.checks.n02 import family
 from pagedlab_lessons.checks.protocol import (
@@ -67,24 +67,6 @@ def reorder_beams(answer: Any) -> str:
     )
 
 
-def _why_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> str:
-    """Return why this many blocks are in use, as one or two sentences."""
-    full, tail = divmod(prompt_tokens, block_size)
-    if new_tokens == 0:
-        return "No beam has written a token yet, so nothing is copied: the prompt is stored once."
-    each = blocks_for(tail + new_tokens, block_size)
-    total = full + width * each
-    if tail == 0:
-        last = f"Blocks per beam for its {new_tokens} new tokens: {each}"
-    else:
-        last = (
-            f"Every beam writes after the {tail} tokens in the prompt's last block. All but the "
-            f"last beam copy that block.\nBlocks per beam for {tail} + {new_tokens} tokens: {each}"
-        )
-    once = f"Full blocks of the prompt, stored once: {full}."
-    return f"{once} {last}. {full} + {width} x {each} = {total}."
-
-
 _BEAMS = [(4, 1), (8, 2), (7, 3), (48, 4), (40, 4), (1, 6)]
 
 
@@ -96,7 +78,9 @@ _BEAMS = [(4, 1), (8, 2), (7, 3), (48, 4), (40, 4), (1, 6)]
         *((prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)),
         *((prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)),
     ],
-    why=_why_blocks,
+    why="Full blocks of the prompt are stored once. Every beam writes after the tokens in the "
+    "prompt's last block:\nif it is not full, all but the last beam copy that block. Before the "
+    "first new token nothing is copied.",
 )
 def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int) -> int:
     """Blocks of `width` beams that differ from the first of `new_tokens` tokens on."""
@@ -104,17 +88,6 @@ def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int
     for beam in beams:
         beam.append(new_tokens)
     return pool.num_used
-
-
-def _why_saved(prompt_tokens: int, n: int, block_size: int) -> str:
-    """Return why the two ways save this many tokens, as a sentence for each."""
-    others = n - 1
-    found = (prompt_tokens - 1) // block_size * block_size
-    return (
-        f"Forks: one sample computes the prompt, so {others} x {prompt_tokens} tokens are saved.\n"
-        f"Cache: the last token is always computed, and the {prompt_tokens - 1} before it contain "
-        f"{found // block_size} full blocks of {block_size}: {others} x {found} tokens are saved."
-    )
 
 
 @compared(
@@ -125,7 +98,8 @@ def _why_saved(prompt_tokens: int, n: int, block_size: int) -> str:
         *((tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)),
         *((tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)),
     ],
-    why=_why_saved,
+    why="Forks: one of {1} samples computes the {0} tokens, and the others are saved.\nCache: the "
+    "last token is always computed, and only full blocks of {2} before it are found.",
 )
 def saved_prefill(prompt_tokens: int, n: int, block_size: int) -> tuple[int, int]:
     """Prompt tokens that n samples need not compute, in two ways.

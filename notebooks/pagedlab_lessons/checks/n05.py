@@ -245,29 +245,16 @@ def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
     return last_used, {block: _TREE[block] for block in last_used}
 
 
-def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
-    leaves = {*last_used} - {parent[block_id] for block_id in last_used}
-    return min(leaves, key=last_used.__getitem__)
-
-
-def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
-    oldest = min(last_used, key=last_used.__getitem__)
-    right = _oldest_leaf(last_used, parent)
-    words = f"Of the leaves, block {right} was used first: evict {right} first."
-    for child in last_used:
-        if parent[child] == oldest:
-            return f"Block {oldest} is the parent of block {child}, which is cached. {words}"
-    return words
-
-
 @compared(
     "Right in all {} caches tried: the evicted block is never one that others need to be found.",
     [_used(*blocks) for n in (1, 2, 3) for blocks in product(_TREE, repeat=n)],
-    why=_why_evicted,
+    why="A block that is the parent of a cached one has to stay. Of the others, the leaves, evict "
+    "the one that was used first.",
 )
 def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
     """The cached block to evict next: the least recently used of those without a child."""
-    return _oldest_leaf(last_used, parent)
+    leaves = {*last_used} - {parent[block_id] for block_id in last_used}
+    return min(leaves, key=last_used.__getitem__)
 
 
 @exercise

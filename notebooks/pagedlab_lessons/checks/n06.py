@@ -127,25 +127,10 @@ def _state_of(function: Function, *args: Any) -> dict[str, Any]:
     return dict(zip(("m", "total", "out"), state, strict=True))
 
 
-def _divided(function: Function) -> dict[str, Function]:
-    """Return known mistakes: a state whose sums are divided too early."""
-
-    def normalised(*args: Any) -> State:
-        m, total, out = function(*args)
-        return m, total, out / total
-
-    def stored(*args: Any) -> State:
-        m, total, out = function(*args)
-        return m + total.log(), total / total, out / total
-
-    return {
-        "out is divided by total already. Return the sum as it is: it is divided once, at the "
-        "end.": normalised,
-        "This is an equivalent state, the one that kernels store: (log-sum-exp, 1, out / total). "
-        "Here return m, total and out as they are, not divided:": stored,
-    }
-
-
+_STATE = (
+    "m is the largest score, total the sum of exp(score - m), and out that of exp(score - m) * v, "
+    "not divided by total.\n(Kernels store an equivalent state: log-sum-exp, 1 and out / total.)"
+)
 softmax_step = compared(
     "One multiplication corrects the past, and a block that is masked out changes nothing.",
     [
@@ -154,7 +139,7 @@ softmax_step = compared(
     ],
     name="softmax_step",
     through=_state_of,
-    mistakes=_divided(online_step),
+    why=_STATE,
     within=1e-5,
 )(online_step)
 merge_halves = compared(
@@ -163,7 +148,7 @@ merge_halves = compared(
     [*product([*_AFTER, _START], repeat=2)],
     name="merge_halves",
     through=_state_of,
-    mistakes=_divided(merge_states),
+    why=_STATE,
     within=1e-5,
 )(merge_states)
 
@@ -182,24 +167,13 @@ def _scores(function: Function, heads: int, kv_heads: int, n: int) -> Any:
     return scores
 
 
-def _dealt_out(q: Tensor, k: Tensor) -> Tensor:
-    """Return the scores if query head h belongs to KV head h % Hkv."""
-    group = q.shape[1] // k.shape[1]
-    return torch.einsum("ngkd,lkd->kgnl", q.unflatten(1, (group, -1)), k)
-
-
 @compared(
     "Each query head meets its own KV head, in groups of neighbours, and nothing is repeated.",
     [(2, 1, 1), (4, 2, 1), (6, 3, 1), (4, 4, 1), (4, 2, 3), (28, 4, 5)],
     through=_scores,
     told="scores(q [{2}, {0}, 16], k [9, {1}, 16])",
-    why=lambda heads, kv_heads, n: (
-        f"Scores are [Hkv, Hq / Hkv, n, L], here {[kv_heads, heads // kv_heads, n, 9]}."
-    ),
-    mistakes={
-        "Your KV heads get the query heads dealt out in turn: head 0 to KV head 0, head 1 to KV "
-        "head 1, and so on. Query heads that share a KV head are neighbours.": _dealt_out,
-    },
+    why="Scores are [Hkv, Hq / Hkv, n, L], with {0} query heads and {1} KV heads. Query heads that "
+    "share a KV head are neighbours. They are not dealt out in turn.",
     within=1e-5,
 )
 def shared_heads(q: Tensor, k: Tensor) -> Tensor:

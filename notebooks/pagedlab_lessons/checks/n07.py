@@ -50,7 +50,6 @@ puzzle(
         "8 keys of one head, a full tile": {"n": 8, "heads": 1},
         "6 keys of one head in a tile of 8": {"n": 6, "heads": 1},
         "8 keys of two heads: token 0's two rows, then token 1's": {"n": 8},
-        "6 keys of three heads": {"heads": 3},
         "9 keys of two heads with 16 dimensions, in a tile of 16": {"n": 9, "dim": 16, "tile": 16},
     },
     {
@@ -122,7 +121,6 @@ puzzle(
             "past": 1005.0,
             "shift": 1000.0,
         },
-        "13 scores in a tile of 16, values of 8 dimensions": {"n": 13, "dim": 8, "tile": 16},
     },
     OF_STEP,
     "A larger score corrects the earlier tiles, a smaller one is corrected, and masked places "
@@ -144,12 +142,6 @@ puzzle(
     {
         "8 keys of one head in two full pages": {"n": 8, "heads": 1, "tile": 8},
         "10 keys of two heads in three pages; slots after the last key hold NaN": {},
-        "13 keys of three heads with 16 dimensions, in pages of 8": {
-            "n": 13,
-            "heads": 3,
-            "size": 8,
-            "dim": 16,
-        },
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
     {
@@ -245,8 +237,6 @@ WHOLE: Cases = {
     "8 keys, four query heads on two KV heads": {"lengths": (8,)},
     "Two sequences of 8 keys": {"lengths": (8, 8), **ONE_HEAD},
     "Three sequences, four query heads on two KV heads": {},
-    "Six query heads on three KV heads": {"lengths": (5,), "heads": 6, "kv_heads": 3},
-    "11 keys, all scores near 1,000; the very first scores highest": {**LOUD, "loudest": 0},
     "11 keys, all scores near 1,000; the very last scores highest": {**LOUD, "loudest": 10},
     "11 keys, all scores near -1,000": {**LOUD, "level": -1000.0},
     "20 and 3 keys of 32 dimensions in tiles of 16, pages of 8": {
@@ -256,7 +246,6 @@ WHOLE: Cases = {
         "dim": 32,
         "tile": 16,
     },
-    "6 and 20 keys in pages of 16: a tile of 8 is half a page": {"lengths": (6, 20), "size": 16},
     "18 query heads on one KV head": {"lengths": (3,), "heads": 18, "kv_heads": 1},
     "9 keys, and page ids beyond 2^27": {"lengths": (9,), "far": True},
 }

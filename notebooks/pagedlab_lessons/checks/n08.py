@@ -89,9 +89,8 @@ def _attended(attend: Function, length: int, n: int, size: int, scale: float) ->
         (6, 3, 4, 2000.0),  # scores so large that exp of them is infinite
     ],
     through=_attended,
-    why=lambda length, n, size, scale: (
-        f"Query i stands at position {length - n} + i, and attends to all positions up to its own."
-    ),
+    why="The last of {1} queries stands at position {0} - 1. Each attends to all positions up to "
+    "its own.",
     told="attend(q, k, v, block_ids, {0}, {3})  # blocks of {2}, the last {1} queries",
 )
 def attend_one(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial, partialmethod
 from itertools import product
 from math import inf, log2
+from operator import ne
 from string import ascii_lowercase
 from typing import Any
 
@@ -34,7 +35,6 @@ class Desk:
 
     def __init__(self, script: Sequence[Arrival]) -> None:
         self.coming = [*script, (NONE, inf, 0)]
-        self.taken: list[str] = []  # taken out of the inbox and not run yet
         self.left: dict[str, int] = {}  # steps left of each request
         self.now = 0.0
         self.idle_looks = 0
@@ -45,8 +45,8 @@ class Desk:
         if self.empty():
             if not block:
                 raise queue.Empty
-            work = ", ".join([*self.taken, *self.left])
-            if work:
+            if self.left:
+                work = ", ".join(self.left)
                 raise StillRunning(f"it waits at the inbox while there is work to do: {work}")
             if not self.coming:
                 raise StillRunning("it waits at the inbox after None, which means stop")
@@ -55,7 +55,6 @@ class Desk:
         if name == NONE:
             self.diary.append(NONE)
             return None
-        self.taken.append(name)
         return partial(self._run, name, steps)
 
     get_nowait = partialmethod(get, block=False)
@@ -64,7 +63,7 @@ class Desk:
         """Return whether there is nothing to take, as `queue.SimpleQueue.empty` does."""
         if self.coming and self.coming[0][1] <= self.now:
             return False
-        self.idle_looks += not (self.taken or self.left)
+        self.idle_looks += not self.left
         if self.idle_looks > 20:
             raise StillRunning(
                 "with nothing to do it looks into the inbox again and again, and keeps a core busy"
@@ -73,7 +72,6 @@ class Desk:
 
     def _run(self, name: str, steps: int) -> None:
         self.diary.append(name)
-        self.taken.remove(name)
         if steps:
             self.left[name] = steps
 
@@ -88,7 +86,7 @@ class Desk:
         self.now += 1
 
 
-def _diary(loop: Function, *script: Arrival) -> str:
+def _diary(loop: Function, script: Sequence[Arrival]) -> str:
     desk = Desk(script)
     loop(desk, desk.busy, desk.step)
     return " ".join(desk.diary)
@@ -98,17 +96,15 @@ def _diary(loop: Function, *script: Arrival) -> str:
     "No request waits for the end of another one, nothing runs twice at once, and an idle engine "
     "sleeps.",
     [
-        (),
-        (("A", 0, 2),),
-        (("A", 0, 1), ("B", 0, 1)),
-        (("metrics", 0, 0), ("A", 3, 1)),
-        (("A", 0, 3), (NONE, 1, 0), ("B", 1, 1)),
-        (("A", 0, 3), ("B", 1, 2), ("metrics", 1, 0), ("C", 1, 1)),
+        ([],),
+        ([("A", 0, 2)],),
+        ([("A", 0, 1), ("B", 0, 1)],),
+        ([("metrics", 0, 0), ("A", 3, 1)],),
+        ([("A", 0, 3), (NONE, 1, 0), ("B", 1, 1)],),
+        ([("A", 0, 3), ("B", 1, 2), ("metrics", 1, 0), ("C", 1, 1)],),
     ],
     through=_diary,
-    told=lambda *script: "\n".join(
-        f"{name} arrives before step {at}, wants {n}" for name, at, n in script
-    ),
+    told="(name, the step before which it arrives, the steps that it wants): {0}",
     why="Step only while busy(). None means: stop at once. The order of events:",
 )
 def engine_loop(inbox: Any, busy: Any, step: Any) -> None:
@@ -191,14 +187,14 @@ def _salt_of(answer: Any, caller: Caller) -> str | None:
 def _check_digest(answer: Any, callers: Sequence[Caller]) -> None:
     """Raise `Wrong` if the salts of callers whose names are random have too few bits."""
     salts = [_salt_of(answer, caller) or "" for caller in callers]
-    columns = [set(column) for column in zip(*salts, strict=False)]
-    bits = sum(log2(len(column)) for column in columns)
-    vary = [i for i, column in enumerate(columns) if len(column) > 1]
-    changed = sum(salts[0][i] != salts[-1][i] for i in vary)
-    if bits < _ENOUGH_BITS - 0.1 or (len(vary) < _LETTERS and changed < 0.75 * len(vary)):
+    counts = [len({*column}) for column in zip(*salts, strict=False)]  # of the letters that it has
+    bits = sum(map(log2, counts))
+    vary = len(counts) - counts.count(1)
+    changed = sum(map(ne, salts[0], salts[-1]))
+    if bits < _ENOUGH_BITS - 0.1 or (vary < _LETTERS and changed < 0.75 * vary):
         message = (
             f"Of a name of {_LETTERS} letters, the salt keeps {bits:.0f} bits at most; another "
-            f"last letter changes {changed} of {len(vary)} characters.\nA spy who has read your "
+            f"last letter changes {changed} characters.\nA spy who has read your "
             "code finds a name with another's salt. Write both values out, or take a\n"
             "cryptographic hash."
         )

@@ -155,9 +155,7 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
         title("2 row-parallel: half of the inputs, a partial sum"),
         Beside([narrowing, partial]),
         title("3 all-reduce: the partial sums are added up, and every rank gets the total"),
-        Beside(
-            [output, [note("A matrix has a row for each input. Side by side: columns are cut.")]]
-        ),
+        Beside([output, [explained]]),
         width=LARGE,
     )
 
