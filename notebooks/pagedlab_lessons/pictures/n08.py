@@ -9,18 +9,12 @@ from pagedlab_lessons.drawing import (
     CARD,
     INK,
     LINE,
-    SOFT,
-    Block,
     Drawing,
-    Grid,
-    Owner,
     Run,
     Strip,
-    Table,
     box,
     label,
     linked,
-    pool,
     rows,
     shortened,
 )
@@ -132,17 +126,13 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     columns = longest + step - 1
     start = longest - chat.sequence.prompt
     stop = longest + min(step, chat.end) - 1  # the token that was written last is not stored yet
-    look = chat.look._replace(hatch="xx" if chat.end <= step else "")
-    tokens = [Run(0, columns, PADDING, LINE), Run(start, stop, look)]
     say = f"{chat.asked} A row of {columns} slots, {columns - stop + start} of them padding"
-    say += "; the chat has ended, the row stays." if chat.end <= step else "."
-
-    def draw(space: Space) -> Drawn:
-        asked = shortened(chat.asked, 12, space.width)
-        bar = Strip(space.x, space.y + 18, space.width / widest, 17)
-        return _row(space, chat.name, say, asked, INK, rows(tokens, bar))
-
-    return draw
+    look = chat.look
+    if chat.end <= step:
+        say += "; the chat has ended, the row stays"
+        look = look._replace(hatch="xx")
+    runs = [Run(0, columns, PADDING, LINE), Run(start, stop, look)]
+    return _row(chat.name, f"{say}.", (chat.asked, chat.asked), runs, widest)
 
 
 def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
@@ -153,31 +143,27 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
         size: slots in a block.
         widest: columns of the rectangle after the last step.
     """
-    sequence = chat.sequence
-    table = Table(chat.name, sequence.blocks, sequence.tokens, chat.look)
-    blocks = [
-        Block(number, (Owner(chat.name, chat.look, table.filled(entry, size)),))
-        for entry, number in enumerate(sequence.blocks)
-    ]
-    answer = "".join(sequence.new_words).replace("\n", " ").strip()
-    say = f"{chat.asked} {len(blocks)} blocks of {size} slots for {sequence.tokens} tokens."
+    blocks, tokens = len(chat.sequence.blocks), chat.sequence.tokens
+    runs = []
+    for first in range(0, blocks * size, size):
+        runs.append(Run(first, first + size, chat.look.tint, LINE))
+        runs.append(Run(first, min(first + size, tokens), chat.look))
+    answer = "".join(chat.sequence.new_words).replace("\n", " ").strip()
+    wrote = tail(answer, 70), tail(answer, 44)
+    if chat.end <= step:
+        ended = f"ended with step {chat.end}; its blocks are free: "
+        wrote = ended + tail(answer, 20), ended
+    say = f"{chat.asked} {blocks} blocks of {size} slots for {tokens} tokens."
+    return _row(chat.name, say, wrote, runs, widest)
+
+
+def _row(name: str, say: str, text: tuple[str, str], runs: Sequence[Run], widest: int) -> Item:
+    """A text above a bar, as one that can be pointed at as a whole."""
 
     def draw(space: Space) -> Drawn:
-        wrote = tail(answer, space.pick(70, 44))
-        width = size * space.width / widest - 2
-        drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
-        ink = INK
-        if chat.end <= step:
-            ink = SOFT
-            ended = f"ended with step {chat.end}; its blocks are free"
-            drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
-        return _row(space, chat.name, say, wrote, ink, drawn)
+        x, y, width, _ = space
+        head = label(x, y + 12, shortened(space.of(text), 12, width), 12, INK, width)
+        bar = rows(runs, Strip(x, y + 18, width / widest, 17, gap=1))
+        return Drawn([linked([name], say, box(x, y, width, 36, CARD, 0), head, *bar)], y + ROW)
 
     return draw
-
-
-def _row(space: Space, name: str, say: str, text: str, ink: str, parts: list[str]) -> Drawn:
-    """Draw a text above parts, as one that can be pointed at as a whole."""
-    ground = box(space.x, space.y, space.width, 36, CARD, 0)
-    head = label(space.x, space.y + 12, text, 12, ink, space.width)
-    return Drawn([linked([name], say, ground, head, *parts)], space.y + ROW)
