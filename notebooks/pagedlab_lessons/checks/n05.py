@@ -264,8 +264,7 @@ def foreign_kv(answer: Sequence[str]) -> str:
     A list of strings over the blocks A, B and T, such as ["A", "AT"].
     """
     blocks = {"A": A, "B": B, "T": list(range(100, 116))}
-    is_list = isinstance(answer, (list, tuple)) and answer
-    if not is_list or not all(one and {*one} <= {*blocks} for one in answer):
+    if not isinstance(answer, list) or {*"".join(answer)} - blocks.keys():
         message = "Give a list; name each request by its blocks, such as 'A' or 'AT'."
         raise Wrong(message, "a list of strings", repr(answer))
     server = Served(ChecksOwnTokens, 16 * len(answer) + 256, 16)

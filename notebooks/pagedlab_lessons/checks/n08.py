@@ -26,7 +26,6 @@ from pagedlab_lessons.kernels07.puzzles import pages_of
     [
         ([], [], 16),
         *(([prompt], [answer], 4) for prompt in (1, 4, 3) for answer in (1, 2)),
-        ([4, 4], [1, 1], 4),
         ([8, 1], [1, 9], 4),
         ([8, 1], [5, 9], 4),
         ([16, 1, 5], [2, 40, 20], 16),

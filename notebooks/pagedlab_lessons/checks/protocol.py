@@ -31,42 +31,25 @@ from pagedlab_lessons.readers_code import StillRunning, bounded, explain, in_tim
 
 # The checks of each notebook's module. A module imports what its checks need and no more: some need
 # torch, which a browser does not have.
-NAMES = {
-    "n00": ("table_by_hand",),
-    "n01": ("users_that_fit", "last_block_waste", "largest_block", "useless_holes"),
-    "n02": ("slot", "block_pool", "block_table", "broken_pools"),
-    "n03": ("copy_on_write", "copies_after_forks", "truncate", "order_of_frees"),
-    "n04": ("reorder_beams", "beam_blocks", "saved_prefill"),
-    "n05": ("prefix_cache", "leaf_first", "foreign_kv"),
-    "n06": ("softmax_step", "merge_halves", "shared_heads"),
-    "n07": (
-        "weights",
-        "scores",
-        "online_step",
-        "paged_scores",
-        "decode",
-        "grouped",
-        "split",
-        "launch",
-    ),
-    "n08": ("peak_blocks", "attend_one", "mended_pool"),
-    "n09": ("schedule", "must_preempt", "swap_or_recompute", "victim", "patient"),
-    "n10": ("step_floor", "step_time", "wasted_rows"),
-    "n11": ("mlp_part", "heads_of_rank", "wire_bytes"),
-    "n12": ("kept_tokens", "roll_back", "acceptance_rule"),
-    "n13": ("engine_loop", "closed_salt"),
-    "n14": ("arrivals", "latencies", "goodput", "fair_ratios"),
-    "n15": (
-        "my_pool",
-        "my_table",
-        "my_cache",
-        "my_attention",
-        "my_scheduler",
-        "my_sample",
-        "my_step",
-        "my_engine",
-    ),
+_NAMES = {
+    "n00": "table_by_hand",
+    "n01": "users_that_fit last_block_waste largest_block useless_holes",
+    "n02": "slot block_pool block_table broken_pools",
+    "n03": "copy_on_write copies_after_forks truncate order_of_frees",
+    "n04": "reorder_beams beam_blocks saved_prefill",
+    "n05": "prefix_cache leaf_first foreign_kv",
+    "n06": "softmax_step merge_halves shared_heads",
+    "n07": "weights scores online_step paged_scores decode grouped split launch",
+    "n08": "peak_blocks attend_one mended_pool",
+    "n09": "schedule must_preempt swap_or_recompute victim patient",
+    "n10": "step_floor step_time wasted_rows",
+    "n11": "mlp_part heads_of_rank wire_bytes",
+    "n12": "kept_tokens roll_back acceptance_rule",
+    "n13": "engine_loop closed_salt",
+    "n14": "arrivals latencies goodput fair_ratios",
+    "n15": "my_pool my_table my_cache my_attention my_scheduler my_sample my_step my_engine",
 }
+NAMES = {module: names.split() for module, names in _NAMES.items()}
 MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 
 _COLORS = {"passed": GREEN, "failed": VERMILION}

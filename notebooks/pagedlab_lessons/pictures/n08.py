@@ -18,7 +18,17 @@ from pagedlab_lessons.drawing import (
     rows,
     shortened,
 )
-from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Legend, Space, Text, page, title
+from pagedlab_lessons.drawing.flow import (
+    Beside,
+    Both,
+    Drawn,
+    Item,
+    Legend,
+    Space,
+    Text,
+    page,
+    title,
+)
 from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
 
 ROW = 40.0  # pixels a chat
@@ -132,7 +142,7 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
         say += "; the chat has ended, the row stays"
         look = look._replace(hatch="xx")
     runs = [Run(0, columns, PADDING, LINE), Run(start, stop, look)]
-    return _row(chat.name, f"{say}.", (chat.asked, chat.asked), runs, widest)
+    return _row(chat.name, f"{say}.", chat.asked, runs, widest)
 
 
 def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
@@ -157,7 +167,7 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
     return _row(chat.name, say, wrote, runs, widest)
 
 
-def _row(name: str, say: str, text: tuple[str, str], runs: Sequence[Run], widest: int) -> Item:
+def _row(name: str, say: str, text: Both[str], runs: Sequence[Run], widest: int) -> Item:
     """A text above a bar, as one that can be pointed at as a whole."""
 
     def draw(space: Space) -> Drawn:

@@ -1,7 +1,6 @@
 """Notebook 09's opening: one set of requests in two runs, step by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
@@ -127,10 +126,9 @@ class _Side(NamedTuple):
             look = Look(others[(row - 1) % len(others)] if row else own)
             tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
             lanes.append(self._lane(name, span, sequence, look))
-        drawn = []
-        for block in blocks_of(tables, blocks, size):
-            links = tuple(self._link(owner.name) for owner in block.owners)
-            drawn.append(replace(block, links=links))
+        drawn = blocks_of(tables, blocks, size)
+        for block in drawn:
+            block.links = tuple(self._link(owner.name) for owner in block.owners)
         used = sum(block.is_used for block in drawn)
         pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
         head = Text(self.title, 13, look=BOLD, above=6)

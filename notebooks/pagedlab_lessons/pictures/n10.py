@@ -83,7 +83,8 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
     """
     endless = windows_of(steps, host_ms, step_ms, ahead)
     windows = list(takewhile(lambda window: window.planned.begin < SHOWN, endless))
-    answers = next(window for window in windows if window.planned.begin >= ARRIVES)
+    late = (window for window in windows if window.planned.begin >= ARRIVES)
+    answers = next(late, windows[-1])
     busy = sum(min(SHOWN, end) - min(SHOWN, begin) for _, (begin, end), _ in windows)
     first = answers.collected.end - ARRIVES
     how = "The host runs ahead" if ahead else "The host waits for each window"

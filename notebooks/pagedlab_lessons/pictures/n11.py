@@ -187,15 +187,13 @@ def draw_pipeline(stages: int, batches: int) -> Drawing:
         batches: that are under way; more than stages would wait.
     """
     batches = min(batches, stages)
-    lanes = []
-    for stage in range(stages):
-        cells = [_tick(stage, time, stages, batches) for time in range(TICKS)]
-        shown = Blocks((cells, cells[: TICKS // 2]), (TICKS, TICKS // 2), size=1)
-        lanes.append(Named(f"stage {stage}", shown, (60, 54)))
+    cells = [
+        [_tick(stage, time, stages, batches) for time in range(TICKS)] for stage in range(stages)
+    ]
     idle = 1 - batches / stages
     return page(
         f"Batches under way: {batches}. Each stage is idle for {idle:.0%} of the time.",
-        *lanes,
+        *_rows("stage", cells),
         note("Time goes to the right. B2 is token 2 of batch B. Dashed: the stage is idle."),
         width=LARGE,
     )
@@ -209,6 +207,14 @@ def _tick(stage: int, time: int, stages: int, batches: int) -> Block:
     name = "ABCD"[batch]
     word = Word(f"{name}{token}")
     return _cell(batch, word, f"{name}{token}", f"Stage {stage}: token {token} of batch {name}.")
+
+
+def _rows(name: str, cells: Sequence[list[Block]]) -> list[Item]:
+    """Rows of cells, each with its name."""
+    return [
+        Named(f"{name} {row}", Blocks(several, len(several), size=1), (60, 54))
+        for row, several in enumerate(cells)
+    ]
 
 
 def _cell(color: int, word: Word, link: str, say: str) -> Block:
@@ -242,17 +248,13 @@ def draw_ring(ranks: int, hop: int) -> Drawing:
         hop: those of an all-reduce; 0 is the start.
     """
     hop = min(hop, 2 * (ranks - 1))
-    lanes = []
-    for rank in range(ranks):
-        parts = [_part(rank, part, ranks, hop) for part in range(ranks)]
-        shown = Blocks(parts, ranks, size=1, font=(14, 12))
-        lanes.append(Named(f"rank {rank}", shown, (70, 46)))
+    cells = [[_part(rank, part, ranks, hop) for part in range(ranks)] for rank in range(ranks)]
     phase = "every rank cuts its vector into parts"
     if hop:
         phase = "reduce-scatter adds up" if hop < ranks else "all-gather passes on the totals"
     return page(
         f"Hop {hop} of {2 * (ranks - 1)}: {phase}.",
-        *lanes,
+        *_rows("rank", cells),
         note(
             "A column is a part. A box names the ranks whose vectors it sums. ↓: this hop brought "
             f"it from the rank above; rank 0 gets it from rank {ranks - 1}."
