@@ -22,7 +22,7 @@ EDITS = {
     ],
     "largest_block": [
         ("            best = size", "            return size"),
-        ("empty < limit", "empty <= limit", "Blocks of 8 leave 25.00% of the slots empty."),
+        ("empty < limit", "empty <= limit", "It must be below 25.00%."),
         ("sum(-n % size for n in lengths)", "(size - 1) / 2 * len(lengths)"),
     ],
 }

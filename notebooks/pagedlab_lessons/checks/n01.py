@@ -47,19 +47,9 @@ def _empty_share(lengths: Sequence[int], block_size: int) -> float:
     return (allocated - sum(lengths)) / allocated
 
 
-def _largest(lengths: Sequence[int], limit: float) -> int:
-    sizes = [2**exponent for exponent in range(11)]
-    return max((size for size in sizes if _empty_share(lengths, size) < limit), default=1)
-
-
 def _why_largest(lengths: Sequence[int], limit: float) -> str:
-    largest = _largest(lengths, limit)
-    shares = [
-        f"Blocks of {size} leave {_empty_share(lengths, size):.2%} of the slots empty."
-        for size in (largest, 2 * largest)
-        if size <= 1024
-    ]
-    return "\n".join([*shares, f"The share must be below {limit:.2%}."])
+    shares = ", ".join(f"{_empty_share(lengths, 2**exponent):.2%}" for exponent in range(11))
+    return f"Blocks of 1, 2, 4, ... leave empty {shares}. It must be below {limit:.2%}."
 
 
 @compared(
@@ -84,7 +74,8 @@ def largest_block(lengths: Sequence[int], limit: float) -> int:
 
     It is 1 if there is none.
     """
-    return _largest(lengths, limit)
+    sizes = [2**exponent for exponent in range(11)]
+    return max((size for size in sizes if _empty_share(lengths, size) < limit), default=1)
 
 
 @exercise

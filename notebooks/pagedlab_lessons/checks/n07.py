@@ -68,18 +68,16 @@ puzzle(
 
 
 def _after(
-    g: Any, new_m: Any, corrects_total: bool = True, corrects_acc: bool = True
+    g: Any, new_m: Any = None, corrects_total: bool = True, corrects_acc: bool = True
 ) -> tuple[Any, ...]:
     """Return m, total and acc after the tile of `g`, corrected for the new maximum."""
+    if new_m is None:
+        new_m = g.m.maximum(g.s.max())
     rescale = (g.m - new_m).exp()
     p = (g.s - new_m).exp()
     total = g.total * rescale if corrects_total else g.total
     acc = g.acc * rescale if corrects_acc else g.acc
     return new_m, total + p.sum(), acc + p @ g.v
-
-
-def _largest(g: Any) -> Any:
-    return g.m.maximum(g.s.max())
 
 
 def _padded(g: Any) -> Any:
@@ -90,21 +88,21 @@ def _padded(g: Any) -> Any:
 
 
 OF_STEP: Mistakes = {
-    "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_total=False)
+    "The sum so far is not corrected: multiply it by exp(m - new_m).": partial(
+        _after, corrects_total=False
     ),
-    "The output so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_acc=False)
+    "The output so far is not corrected: multiply it by exp(m - new_m).": partial(
+        _after, corrects_acc=False
     ),
-    "Neither the sum nor the output so far is corrected for the new maximum.": (
-        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
+    "Neither the sum nor the output so far is corrected for the new maximum.": partial(
+        _after, corrects_total=False, corrects_acc=False
     ),
     "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
     "larger one.": lambda g: _after(g, g.s.max()[None]),
     "Places after the last score count as scores of 0. They have to be minus infinity.": (
-        lambda g: _after(_padded(g), _largest(_padded(g)))
+        lambda g: _after(_padded(g))
     ),
-    NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
+    NO_MAXIMUM: lambda g: (g.m.maximum(g.s.max()), g.total * math.nan, g.acc * math.nan),
 }
 puzzle(
     "online_step",
@@ -130,13 +128,25 @@ puzzle(
 # Puzzle 4: scores in pages ------------------------------------------------------------------------
 
 
-def _in_slots(g: Any, slot_of: Function) -> Any:
-    """Return the scores of keys read from slot_of(position, its page)."""
+def _in_slots(slot_of: Function, g: Any) -> Any:
+    """Return the scores of keys read from slot_of(their puzzle, position, its page)."""
     position = torch.arange(g.n)
-    slots = slot_of(position, g.table.long()[position // g.SIZE])
+    slots = slot_of(g, position, g.table.long()[position // g.SIZE])
     return scores(g.q, g.k_cache.flatten(0, 1)[slots], g.scale)
 
 
+WRONG_SLOTS: dict[str, Function] = {
+    "The kernel does not read the table: it uses positions as slots.": lambda g, p, page: p,
+    "It stays in the first page of the table: position p is in page table[p // SIZE].": (
+        lambda g, p, page: page[0] * g.SIZE + p % g.SIZE
+    ),
+    "The offset in the page is missing: every key is its page's first.": (
+        lambda g, p, page: page * g.SIZE
+    ),
+    "A page id is used as a slot: it has to be multiplied by SIZE.": (
+        lambda g, p, page: page + p % g.SIZE
+    ),
+}
 puzzle(
     "paged_scores",
     {
@@ -144,20 +154,7 @@ puzzle(
         "10 keys of two heads in three pages; slots after the last key hold NaN": {},
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
-    {
-        "The kernel does not read the table: it uses positions as slots.": (
-            lambda g: _in_slots(g, lambda p, page: p)
-        ),
-        "It stays in the first page of the table: position p is in page table[p // SIZE].": (
-            lambda g: _in_slots(g, lambda p, page: page[0] * g.SIZE + p % g.SIZE)
-        ),
-        "The offset in the page is missing: every key is its page's first.": (
-            lambda g: _in_slots(g, lambda p, page: page * g.SIZE)
-        ),
-        "A page id is used as a slot: it has to be multiplied by SIZE.": (
-            lambda g: _in_slots(g, lambda p, page: page + p % g.SIZE)
-        ),
-    },
+    {said: partial(_in_slots, slot_of) for said, slot_of in WRONG_SLOTS.items()},
     "Right in one page and in three, and where the offset of an element passes 2^31, as in a large "
     "GPU's cache.",
 )

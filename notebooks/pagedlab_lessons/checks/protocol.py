@@ -222,15 +222,11 @@ def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
     except NotImplementedError as error:
         message = text_of(error) or "Your code still raises NotImplementedError."
         return CheckResult("not attempted", message)
-    except Wrong as wrong:
-        return _failed(wrong)
+    except Wrong as error:
+        wrong = error
     except BaseException as error:
         # The answer has a form that the check did not foresee, or it is exit() and its kin.
-        return _failed(Wrong("Your answer stops the check.", "no error", explain(error)))
-
-
-def _failed(wrong: Wrong) -> CheckResult:
-    """Return the result for a wrong answer. Long texts are shortened."""
+        wrong = Wrong("Your answer stops the check.", "no error", explain(error))
     return CheckResult(
         "failed",
         _shortened(wrong.message),
@@ -386,8 +382,6 @@ def _said(told: Told, case: tuple[Any, ...]) -> str:
 def _what_differs(expected: Any, got: Any) -> str:
     """Return the first sentence about a value that is not the expected one."""
     said = "The smallest case that differs:"
-    if got is None:
-        return f"It returns None: is a `return` missing? {said}"
     numbers = isinstance(expected, Number) and isinstance(got, Number)
     if expected is not None and not numbers and not isinstance(got, type(expected)):
         return f"It returns a value of type {type(got).__name__}. {said}"

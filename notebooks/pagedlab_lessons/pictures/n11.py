@@ -210,11 +210,13 @@ def _tick(stage: int, time: int, stages: int, batches: int) -> Block:
 
 
 def _rows(name: str, cells: Sequence[list[Block]]) -> list[Item]:
-    """Rows of cells, each with its name."""
-    return [
-        Named(f"{name} {row}", Blocks(several, len(several), size=1), (60, 54))
-        for row, several in enumerate(cells)
-    ]
+    """Rows of cells, each with its name; a narrow drawing shows the first cells."""
+    items: list[Item] = []
+    for row, several in enumerate(cells):
+        few = several[: TICKS // 2]
+        shown = Blocks((several, few), (len(several), len(few)), size=1)
+        items.append(Named(f"{name} {row}", shown, (60, 54)))
+    return items
 
 
 def _cell(color: int, word: Word, link: str, say: str) -> Block:
