@@ -27,7 +27,6 @@ Numbers = dict[str, torch.Tensor]  # outputs by name
 
 # Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
 FAR = (1 << 27) + 12_345
-TOLERANCE = 2e-5  # relative and absolute, of fp32 numbers
 SPLIT_CASES = [  # batch, KV heads, tokens, multiprocessors
     (1, 8, 16_384, 132),
     (256, 2, 1_024, 132),
@@ -175,14 +174,14 @@ def _check_numbers(
         got: the outputs, and maybe more.
         mistakes: known mistakes.
     """
-    wrong = [out for out, x in expected.items() if not same(x, got[out], TOLERANCE)]
+    wrong = [out for out, x in expected.items() if not same(x, got[out])]
     known = (name for name, gives in mistakes.items() if _gives(gives, given, expected, got))
     message = next(known, "") if wrong else ""
     if not message and "ROWS" in given:
         _check_shares(memory, "load", "k_cache")
     for out in wrong[:1]:
         message = message or _unnamed(memory, bool(got[out].isnan().any()))
-        raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
+        raise Wrong(message, *shown(expected[out], got[out]), [out])
 
 
 def _gives(

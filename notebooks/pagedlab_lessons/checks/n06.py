@@ -140,7 +140,6 @@ softmax_step = compared(
     name="softmax_step",
     through=_state_of,
     why=_STATE,
-    within=1e-5,
 )(online_step)
 merge_halves = compared(
     "Right for any cut, in either order, with an empty half too. Keep it: it is the split-KV of "
@@ -149,7 +148,6 @@ merge_halves = compared(
     name="merge_halves",
     through=_state_of,
     why=_STATE,
-    within=1e-5,
 )(merge_states)
 
 
@@ -174,7 +172,6 @@ def _scores(function: Function, heads: int, kv_heads: int, n: int) -> Any:
     told="scores(q [{2}, {0}, 16], k [9, {1}, 16])",
     why="Scores are [Hkv, Hq / Hkv, n, L], with {0} query heads and {1} KV heads. Query heads that "
     "share a KV head are neighbours. They are not dealt out in turn.",
-    within=1e-5,
 )
 def shared_heads(q: Tensor, k: Tensor) -> Tensor:
     """scores(q, k): scores of query heads that share KV heads.

@@ -56,6 +56,7 @@ _COLORS = {"passed": GREEN, "failed": VERMILION}
 SEQUENCES = 400  # short sequences of operations that a search tries
 WALKS = 60  # random ones
 LENGTH = 24  # operations of each of these
+TOLERANCE = 2e-5  # of floats, relative and absolute: fp32 is right
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
 Function = Callable[..., Any]
@@ -329,7 +330,6 @@ def compare(
     *,
     through: Function | None = None,
     told: Told = "",
-    within: float = 1e-9,
 ) -> None:
     """Call `answer` and `right` with each case.
 
@@ -343,7 +343,6 @@ def compare(
             the function's result.
         told: the lines of Python that the reader sees, also as a text or a function; by default
             the call.
-        within: how far numbers may be off, relative and absolute.
 
     Raises:
         Wrong: For the first case in which the two differ.
@@ -363,15 +362,15 @@ def compare(
             got = result(answer, case)
             if isinstance(expected, tuple) and isinstance(got, list):
                 got = tuple(got)  # a pair may be written as a list
-            if same(expected, got, within):
+            if same(expected, got):
                 continue
             said = ""
             if isinstance(expected, dict) and isinstance(got, dict) and [*expected] == [*got]:
-                key = next(key for key in got if not same(expected[key], got[key], within))
+                key = next(key for key in got if not same(expected[key], got[key]))
                 expected, got = expected[key], got[key]
                 said = f"{key} differs. "
             said = f"{said}{_what_differs(expected, got)}\n{words}".rstrip()
-            raise Wrong(said, *shown(expected, got, within))
+            raise Wrong(said, *shown(expected, got))
 
 
 def _said(told: Told, case: tuple[Any, ...]) -> str:
@@ -391,7 +390,7 @@ def _what_differs(expected: Any, got: Any) -> str:
 
 
 def agree(expected: Any, got: Any, message: str) -> None:
-    """Raise `Wrong` with this message if two values differ; floats may differ by one part in 10^9.
+    """Raise `Wrong` with this message if two values differ; floats may differ by `TOLERANCE`.
 
     Args:
         expected: the right value; a string is shown without quotes.
@@ -402,23 +401,20 @@ def agree(expected: Any, got: Any, message: str) -> None:
         raise Wrong(message, expected, got if isinstance(got, str) else repr(got))
 
 
-def same(expected: Any, got: Any, within: float = 1e-9) -> bool:
+def same(expected: Any, got: Any) -> bool:
     """Return whether two values are equal; floats, also in lists, dicts and tensors, nearly so.
 
-    Args:
-        expected: the right value.
-        got: the answer's value.
-        within: how far numbers may be off, relative and absolute. NaN is always too far off.
+    NaN is always too far off.
     """
     if is_tensor(expected):
-        return is_tensor(got) and same(expected.tolist(), got.tolist(), within)
+        return is_tensor(got) and same(expected.tolist(), got.tolist())
     if isinstance(expected, float) and isinstance(got, (int, float)):
-        return math.isclose(expected, got, rel_tol=within, abs_tol=within)
+        return math.isclose(expected, got, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     if isinstance(expected, (list, tuple)) and type(got) is type(expected):
-        return len(got) == len(expected) and all(map(partial(same, within=within), expected, got))
+        return len(got) == len(expected) and all(map(same, expected, got))
     if isinstance(expected, dict) and isinstance(got, dict):
         values = [expected.get(key) for key in got]
-        return got.keys() == expected.keys() and same(values, [*got.values()], within)
+        return got.keys() == expected.keys() and same(values, [*got.values()])
     try:
         return bool(expected == got)
     except (ValueError, RuntimeError):  # several numbers in an array or a tensor
@@ -452,13 +448,13 @@ def shape(x: Any) -> Any:
     return list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
-def shown(expected: Any, got: Any, within: float = 1e-9) -> tuple[str, str]:
+def shown(expected: Any, got: Any) -> tuple[str, str]:
     """Return both values in words; of large tensors, the first row that differs."""
     if not is_tensor(expected) or shape(got) != shape(expected) or expected.numel() <= 8:
         return _written(expected), _written(got)
     at = []
     while expected.ndim > 1:
-        row = next(i for i, x in enumerate(expected) if not same(x, got[i], within))
+        row = next(i for i, x in enumerate(expected) if not same(x, got[i]))
         at.append(row)
         expected, got = expected[row], got[row]
     return f"{say(expected)} at {at}", f"{say(got)} at {at}"

@@ -1,7 +1,6 @@
 """Notebook 03's opening: two stories that share blocks, with and without copy-on-write."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
 from pagedlab_lessons.drawing import Block, Drawing, Word, owned, plain
@@ -40,97 +39,80 @@ def two_stories(stories: Sequence[Story], right: Sequence[Story], block_size: in
         right: what they write with copy-on-write.
         block_size: slots in a block.
     """
-    both = _TwoStories(stories, right, block_size)
-    headline, more = both.headline()
+    (first, first_places), (second, places) = stories
+    tables = [
+        list(dict.fromkeys(slot // block_size for slot in slots))
+        for slots in (first_places, places)
+    ]
+    shared = {*tables[0]} & {*tables[1]}
+    # From here on each story has a past of its own: the same word has another key and value.
+    pairs = enumerate(zip(first, second, strict=False))
+    apart = next((at for at, (one, other) in pairs if one != other), 0)
+    # what story 1 wrote, and whether it did so into slots of story 0
+    last = dict(zip(places[apart:], second[apart:], strict=True))
+    is_overwritten = not last.keys().isdisjoint(first_places[apart:])
+
+    def word_of(me: int, at: int) -> Word:
+        """Return a word of a story: as it is in memory, or overwritten, or taken."""
+        tokens, slots = stories[me]
+        text = plain(tokens[at])
+        number = slots[at] // block_size
+        word = Word(text, links=(f"b{number}",), say=f"{text!r} is in block {number}")
+        if me == 0 and at >= apart and slots[at] in last:
+            now = plain(last[slots[at]])
+            say = f"story 0 wrote {text!r}; memory holds {now!r}, of story 1"
+            if now == text:
+                say += ": its key and value depend on other words"
+            return word._replace(kind="rejected", below=now, say=say)
+        if _is_taken(tokens[at], stories[1 - me][0][: at + 1], right[me][0]):
+            say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
+            return word._replace(kind="marked", say=say)
+        return word
+
+    def story(me: int) -> list[Item]:
+        """Return a story in its blocks, and what it writes with copy-on-write if that differs."""
+        tokens, _ = stories[me]
+        blocks = []
+        for entry, number in enumerate(tables[me]):
+            positions = range(len(tokens))[entry * block_size : (entry + 1) * block_size]
+            words = tuple(word_of(me, at) for at in positions)
+            color = STORY_COLORS[number % len(STORY_COLORS)]
+            where = ", in both tables" if number in shared else ""
+            blocks.append(Block(number, owned(color), words=words, note=where))
+        items: list[Item] = [
+            title(f"Story {me}", f"its block table: {' '.join(map(str, tables[me]))}"),
+            Blocks(blocks, 1, block_size, height=(30, 36), gap=4, head=15),
+        ]
+        written, _ = right[me]
+        if tokens != written:
+            text = "".join(written[apart:]).strip()  # from where the two differ
+            items += [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
+        return items
+
+    headline = "Story 0 wrote first: it found its last block in two tables, and took a copy."
+    more = "Shared blocks are only read."
+    if is_overwritten:
+        headline = "Both stories wrote into one block."
+        more = "Story 1 wrote last, and story 0 reads those words as its past."
     return page(
         headline,
-        *([Legend(LEGEND)] if both.is_overwritten else []),
-        Beside([both.story(me) for me in (0, 1)]),
+        *([Legend(LEGEND)] if is_overwritten else []),
+        Beside([story(0), story(1)]),
         more=more,
         width=880,  # narrow, so that the words stay large where there is little room
         shown_width=980,  # so that text, controls and picture fit on one screen
     )
 
 
-@dataclass
-class _TwoStories:
-    """The parts of the picture that `two_stories` draws, with the arguments of `two_stories`."""
+def _is_taken(token: str, others: Sequence[str], right: Sequence[str]) -> bool:
+    """Return whether a word comes from the other story.
 
-    stories: Sequence[Story]
-    right: Sequence[Story]
-    block_size: int
+    Words of up to three letters are left out, unless they are names: any story has them.
 
-    def __post_init__(self) -> None:
-        (first, first_places), (second, places) = self.stories
-        self.tables = [
-            list(dict.fromkeys(slot // self.block_size for slot in slots))
-            for slots in (first_places, places)
-        ]
-        self.shared = {*self.tables[0]} & {*self.tables[1]}
-        # From here on each story has a past of its own: the same word has another key and value.
-        pairs = zip(first, second, strict=False)
-        self.apart = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
-        # what story 1 wrote, and whether it did so into slots of story 0
-        self.last = dict(zip(places[self.apart :], second[self.apart :], strict=True))
-        self.is_overwritten = not self.last.keys().isdisjoint(first_places[self.apart :])
-
-    def headline(self) -> tuple[str, str]:
-        """Return what the picture shows, in two sentences."""
-        if self.is_overwritten:
-            return (
-                "Both stories wrote into one block.",
-                "Story 1 wrote last, and story 0 reads those words as its past.",
-            )
-        return (
-            "Story 0 wrote first: it found its last block in two tables, and took a copy.",
-            "Shared blocks are only read.",
-        )
-
-    def story(self, me: int) -> list[Item]:
-        """Return a story in its blocks, and what it writes with copy-on-write if that differs."""
-        tokens, _ = self.stories[me]
-        size = self.block_size
-        blocks = []
-        for entry, number in enumerate(self.tables[me]):
-            positions = range(len(tokens))[entry * size : (entry + 1) * size]
-            words = tuple(self._word(me, at) for at in positions)
-            owner = owned(STORY_COLORS[number % len(STORY_COLORS)])
-            where = ", in both tables" if number in self.shared else ""
-            blocks.append(Block(number, owner, words=words, note=where))
-        numbers = " ".join(map(str, self.tables[me]))
-        items: list[Item] = [
-            title(f"Story {me}", f"its block table: {numbers}"),
-            Blocks(blocks, 1, size, height=(30, 36), gap=4, head=15),
-        ]
-        right, _ = self.right[me]
-        if tokens != right:
-            text = "".join(right[self.apart :]).strip()  # from where the two differ
-            items += [note((f"With copy-on-write, story {me} writes:", "")), Text((text, ""), 14)]
-        return items
-
-    def _word(self, me: int, at: int) -> Word:
-        """Return a word of a story: as it is in memory, or overwritten, or taken."""
-        tokens, places = self.stories[me]
-        text = plain(tokens[at])
-        number = places[at] // self.block_size
-        word = Word(text, links=(f"b{number}",), say=f"{text!r} is in block {number}")
-        if me == 0 and at >= self.apart and places[at] in self.last:
-            now = plain(self.last[places[at]])
-            say = f"story 0 wrote {text!r}; memory holds {now!r}, of story 1"
-            if now == text:
-                say += ": its key and value depend on other words"
-            return word._replace(kind="rejected", below=now, say=say)
-        if self._is_taken(me, at):
-            say = f"{text!r} is a word of story {1 - me}; with copy-on-write it is not here"
-            return word._replace(kind="marked", say=say)
-        return word
-
-    def _is_taken(self, me: int, at: int) -> bool:
-        """Return whether a word comes from the other story.
-
-        Words of up to three letters are left out, unless they are names: any story has them.
-        """
-        token = self.stories[me][0][at]
-        others = self.stories[1 - me][0][: at + 1]
-        is_telling = len(plain(token)) > 3 or plain(token)[0].isupper()
-        return is_telling and token in others and token not in self.right[me][0]
+    Args:
+        token: the word.
+        others: the words of the other story up to its position.
+        right: the words of the right story.
+    """
+    is_telling = len(plain(token)) > 3 or plain(token)[0].isupper()
+    return is_telling and token in others and token not in right

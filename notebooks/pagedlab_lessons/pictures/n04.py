@@ -9,16 +9,12 @@ from typing import NamedTuple
 from pagedlab.blocks import blocks_for
 from pagedlab_lessons.colors import NEUTRAL, sequence_color
 from pagedlab_lessons.drawing import (
-    BOLD,
     LINE,
     SOFT,
     Block,
     Drawing,
     Grid,
     Word,
-    box,
-    label,
-    linked,
     owned,
     plain,
     slots,
@@ -211,9 +207,8 @@ class _BeamTree:
         row, gap, prompt, left = space.pick((44, 6, 84, 164), (30, 3, 74, 124))
         bottom = space.y + row * self.width
         beams = [path[-1] for path in sorted(self.paths[-1])]  # who share a block are neighbours
-        parts = []
-        for i, beam in enumerate(beams):
-            parts.append(self._name(beam, space.y + row * i + row / 2 - 3, prompt - 26))
+        names = Grid(space.x, space.y, 1, prompt - gap, row - gap, gap)
+        parts = slots(list(map(self._name, beams)), names, 1)
         all_beams = Grid(prompt, space.y, 1, left - prompt - gap, bottom - space.y - gap)
         parts += slots([self._prompt()], all_beams)
         longest = blocks_for(len(self.prompt) + len(self.run), self.block_size)
@@ -228,16 +223,19 @@ class _BeamTree:
                 first += rows
         return Drawn(parts, bottom + 2)
 
-    def _name(self, beam: int, middle: float, right: float) -> str:
-        """Draw the name of a beam of the shown step, and its colour."""
+    def _name(self, beam: int) -> Block:
+        """Return the name of a beam of the shown step, in its colour."""
         blocks = self.beams[beam][1]
-        number = self.names[beam]
-        name = label(0, middle + 6, f"beam {number}", 12.5, look=BOLD)
-        color = box(right, middle - 7, 14, 18, self.colors[beam], 0.6)
-        say = f"beam {number}: blocks {', '.join(map(str, blocks))}"
+        name = f"beam {self.names[beam]}"
         # All beams have the prompt's blocks: linked with them, all would light up.
-        links = [f"last{number}", *(f"b{block}" for block in blocks[self.full :])]
-        return linked(links, say, name, color)
+        links = [f"b{block}" for block in blocks[self.full :]]
+        return Block(
+            None,
+            owned(self.colors[beam]),
+            words=(Word(name, "empty"),),
+            links=(f"last{self.names[beam]}", *links),
+            say=f"{name}: blocks {', '.join(map(str, blocks))}",
+        )
 
     def _prompt(self) -> Block:
         """Return the prompt's full blocks, which all beams share, as one."""
