@@ -228,20 +228,6 @@ def _cell(color: int, word: Word, link: str, say: str) -> Block:
 # A ring -------------------------------------------------------------------------------------------
 
 
-def summed_in(rank: int, part: int, ranks: int, hop: int) -> list[int]:
-    """The ranks whose numbers a rank's copy of a part sums after a hop.
-
-    A part starts at the rank of its number, and each hop brings it to the next rank.
-    """
-    away = (rank - part) % ranks
-    gathered = hop - (ranks - 1)  # hops of the all-gather, which starts at the last rank on the way
-    if gathered >= (away + 1) % ranks:
-        return list(range(ranks))
-    if away <= hop:
-        return sorted((part + step) % ranks for step in range(away + 1))
-    return [rank]
-
-
 def draw_ring(ranks: int, hop: int) -> Drawing:
     """Draw what each rank has of each part after a hop, and what this hop sent.
 
@@ -250,7 +236,16 @@ def draw_ring(ranks: int, hop: int) -> Drawing:
         hop: those of an all-reduce; 0 is the start.
     """
     hop = min(hop, 2 * (ranks - 1))
-    cells = [[_part(rank, part, ranks, hop) for part in range(ranks)] for rank in range(ranks)]
+    # the ranks whose numbers each rank's copy of each part sums; totals travel on in the same way
+    sums = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
+    for now in range(1, hop + 1):
+        for rank in range(ranks):
+            part = (rank - now) % ranks
+            sums[rank][part] |= sums[rank - 1][part]
+    cells = [
+        [_part(rank, part, summed, hop, ranks) for part, summed in enumerate(parts)]
+        for rank, parts in enumerate(sums)
+    ]
     phase = "every rank cuts its vector into parts"
     if hop:
         phase = "reduce-scatter adds up" if hop < ranks else "all-gather passes on the totals"
@@ -265,10 +260,9 @@ def draw_ring(ranks: int, hop: int) -> Drawing:
     )
 
 
-def _part(rank: int, part: int, ranks: int, hop: int) -> Block:
-    """A rank's copy of a part."""
-    summed = summed_in(rank, part, ranks, hop)
-    numbers = "+".join(map(str, summed))
+def _part(rank: int, part: int, summed: set[int], hop: int, ranks: int) -> Block:
+    """A rank's copy of a part, which sums these ranks."""
+    numbers = "+".join(map(str, sorted(summed)))
     said = f"the sum of ranks {numbers}" if len(summed) > 1 else "only its own numbers"
     word = Word(numbers, "empty")
     if len(summed) == ranks:
