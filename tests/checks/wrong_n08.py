@@ -36,7 +36,7 @@ EDITS = {
         ("k.T * scale", "k.T", "attends to all positions up to its own"),
         ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(-1, keepdim=True)", "exp of a score"),
         ("triu(1 + length - n)", "triu(length)", "attends to all positions up to its own"),
-        ("triu(1 + length - n)", "triu(length - n)", "NaN comes out."),
+        ("triu(1 + length - n)", "triu(length - n)", "0 x NaN is NaN"),
     ],
 }
 RIGHT_EDITS = {

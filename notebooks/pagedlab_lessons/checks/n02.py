@@ -297,7 +297,7 @@ def broken_pools(answer: dict[str, str]) -> str:
 
     Such as {"A": "counted", "B": ..., "C": ...}.
     """
-    for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
+    for pool, invariant in zip(POOLS, ("conserved", "exclusive", "atomic"), strict=True):
         given = answer.get(pool)
         if given not in INVARIANTS:
             raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))

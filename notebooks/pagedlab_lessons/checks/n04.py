@@ -66,16 +66,15 @@ def reorder_beams(answer: Any) -> str:
     )
 
 
-_BEAMS = [(4, 1), (8, 2), (7, 3), (48, 4), (40, 4), (1, 6)]
-
-
 @compared(
     "The same as counting the pool in all {} cases, among them 7 blocks for the prompt of 48 "
     "tokens\n"
     "and 10 for the one of 40: full prompt blocks once, everything after them once per beam.",
     [
-        *((prompt, width, new, 4) for prompt, width in _BEAMS[:4] for new in (1, 0, 4, 5)),
-        *((prompt, width, new, 16) for prompt, width in _BEAMS for new in (10, 1, 0, 16, 40)),
+        (prompt, width, new, size)
+        for size in (4, 16)
+        for prompt, width in ((4, 1), (8, 2), (7, 3), (48, 4), (40, 4), (1, 6))
+        for new in (1, 0, 4, 10, 16)
     ],
     why="Full blocks of the prompt are stored once. Every beam writes after the tokens in the "
     "prompt's last block:\nif it is not full, all but the last beam copy that block. Before the "
@@ -94,8 +93,10 @@ def beam_blocks(prompt_tokens: int, width: int, new_tokens: int, block_size: int
     "leaves\n"
     "at least one token to compute, since there would be no logits to sample from.",
     [
-        *((tokens, n, 4) for n in (2, 1, 3) for tokens in (3, 4, 5, 8, 11)),
-        *((tokens, n, 16) for tokens in (64, 60, 17, 160) for n in (4, 8)),
+        (tokens, n, size)
+        for size in (4, 16)
+        for n in (2, 1, 3, 8)
+        for tokens in (3, 4, 5, 8, 11, 64, 17)
     ],
     why="Forks: one of {1} samples computes the {0} tokens, and the others are saved.\nCache: the "
     "last token is always computed, and only full blocks of {2} before it are found.",

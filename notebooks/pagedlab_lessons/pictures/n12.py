@@ -95,7 +95,12 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     held = check.blocks[: blocks_for(known, size)] if is_after else check.blocks
     longest = max(len(words), *(one.position + len(one.drafted) for one in checks))
     own = "".join(words[known : known + 1]) if is_after else ""  # the model's own word
-    shown = _words(check, words, is_after)
+    shown = [Word(plain(word)) for word in words[: check.position]]
+    for i, word in enumerate(check.drafted):
+        kind = "drafted"
+        if is_after:
+            kind = "new" if i < check.accepted else "rejected"
+        shown.append(Word(plain(word), kind))
     if own and known < len(shown):
         shown[known] = shown[known]._replace(below=plain(own))  # in place of the first wrong one
     elif own:
@@ -127,17 +132,6 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
         note("A dashed frame: a block that is not allocated yet, or that is released."),
         shown_width=1015,
     )
-
-
-def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
-    """What the slots hold: what was known, and the draft."""
-    shown = [Word(plain(word)) for word in words[: check.position]]
-    for i, word in enumerate(check.drafted):
-        kind = "drafted"
-        if is_after:
-            kind = "new" if i < check.accepted else "rejected"
-        shown.append(Word(plain(word), kind))
-    return shown
 
 
 def _result(check: Check, own: str) -> str:
