@@ -261,7 +261,7 @@ def block_pool(answer: type) -> str:
     """
     search_pool(answer)
     return (
-        "Your pool agrees with a plain list of counts on every short sequence of operations tried "
+        "Your pool agrees with the real one on every short sequence of operations that was tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
         "error changes nothing."
     )

@@ -55,7 +55,7 @@ def mended_pool(answer: type) -> str:
         raise NotImplementedError("Still to write: the method that is wrong.")
     search([partial(pool_trial, answer, num_blocks, mistakes=False) for num_blocks in (3, 2, 8)])
     return (
-        "Your pool does what a plain list of counts says: a block is free when its last holder has "
+        "Your pool does what the real one does: a block is free when its last holder has "
         "released it,\nand it is then on the free list once."
     )
 
