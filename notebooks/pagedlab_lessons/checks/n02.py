@@ -186,7 +186,8 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
             message = f"{name} maps blocks {ids}: the slots of its positions 0, 1, ... differ."
             agree([slot(ids, position, block_size) for position in positions], slots, message)
         calls = [call for verb in verbs for call in _CALLS.get(verb, [])]
-        operations = [f"{name}.{call}" for name in tables for call in calls]
+        many = 2 * block_size + 1
+        operations = [f"{name}.{call.format(many)}" for name in tables for call in calls]
         if len(tables) < 5:
             makers = [f"{name}.fork()" for name in tables if "fork" in verbs]
             fresh = ascii_lowercase[len(tables)]
@@ -197,8 +198,8 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
             tables.append(operation[0])
 
 
-_CALLS = {  # of each method, calls to try, some of them with bad arguments
-    "append": ["append()", "append(5)"],
+_CALLS = {  # of each method, calls to try, some with bad arguments; {} is more than two blocks
+    "append": ["append()", "append({})"],
     "truncate": ["truncate(-1)", "truncate(1)", "truncate(3)"],
     "free": ["free()"],
 }
