@@ -33,7 +33,8 @@ def _after_draft(
         for accepted in range(drafted + 1)
     ],
     through=_after_draft,
-    told="table.append({0})  # then {3} forks\ntable.append({1})  # a draft\nroll_back(table, {1}, {2})",
+    told="table.append({0})  # then {3} forks\ntable.append({1})  # a draft\n"
+    "roll_back(table, {1}, {2})",
     why="The tokens known before and those accepted are kept, in the blocks that they were in.",
 )
 def roll_back(table: BlockTable, drafted: int, accepted: int) -> None:
