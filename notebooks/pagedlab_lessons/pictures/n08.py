@@ -161,8 +161,8 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
     answer = "".join(chat.sequence.new_words).replace("\n", " ").strip()
     wrote = tail(answer, 70), tail(answer, 44)
     if chat.end <= step:
-        ended = f"ended with step {chat.end}; its blocks are free: "
-        wrote = ended + tail(answer, 20), ended
+        ended = f"ended with step {chat.end}; its blocks are free"
+        wrote = f"{ended}: {tail(answer, 20)}", ended
     say = f"{chat.asked} {blocks} blocks of {size} slots for {tokens} tokens."
     return _row(chat.name, say, wrote, runs, widest)
 
