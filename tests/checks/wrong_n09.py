@@ -27,21 +27,21 @@ EDITS = {
         (
             "        while self.waiting and",
             "        is_idle = not self.running\n        while is_idle and self.waiting and",
-            "The last step computes other tokens",
+            "compute all their tokens?",
         ),
         (
             "self.waiting.popleft())",
             "self.waiting.popleft())\n            break",
-            "The last step computes other tokens",
+            "compute all their tokens?",
         ),
         (" and self.may_admit(self.waiting[0])", "", "OutOfBlocks: append(6)"),
         ("            seq.table.append(stop - start)\n", "", "A token that is computed needs a slot"),
-        ("len(self.running) < self.max_sequences", "True", "The last step computes other tokens"),
+        ("len(self.running) < self.max_sequences", "True", "compute all their tokens?"),
         ("return self.plan", "pass", "schedule returns the plan: return self.plan"),
         ("seq.table.append(stop - start)", "seq.table.append(stop)", "`stop` is exclusive"),
     ],
     "must_preempt": [
-        ("% block_size == 0", "% block_size < block_size", "Length 1 in blocks of 4: 3 slots are left."),
+        ("% block_size == 0", "% block_size < block_size", "Lengths [1] in blocks of 4: a sequence needs a new block"),
         ("% block_size == 0", "% block_size == block_size - 1"),
         (
             "sum(tokens % block_size == 0 for tokens in held) > free",

@@ -62,9 +62,26 @@ def _carry_out(line: str, names: Names, expected: type[Exception] | None = None)
     return value
 
 
-def _after(line: str, raised: type[Exception] | None) -> str:
-    """Return how a message about the state after an operation begins."""
-    return f"After {line}{', which raises as it should and must change nothing' if raised else ''}"
+def _on_both(operation: str, right: Names, mine: Names) -> tuple[Any, Any, str]:
+    """Carry out an operation on the reference and on the answer.
+
+    Args:
+        operation: a line of Python.
+        right: variables of the reference.
+        mine: variables of the answer.
+
+    Returns:
+        Both values, None if the operation raises as it should, and how a message about the state
+        afterwards begins.
+    """
+    wanted = raised = None
+    when = f"After {operation}"
+    try:
+        wanted = _carry_out(operation, right)
+    except (OutOfBlocks, ValueError) as error:
+        raised = type(error)
+        when += ", which raises as it should and must change nothing"
+    return wanted, _carry_out(operation, mine, raised), when
 
 
 # The pool -----------------------------------------------------------------------------------------
@@ -76,7 +93,7 @@ def pool_trial(
     no_blocks: Sequence[int] = (),
     mistakes: bool = True,
 ) -> Trial:
-    """Drive a pool beside a plain list of counts, one for each block.
+    """Drive a pool beside a `BlockPool`, which allocates the blocks that the pool chooses.
 
     Args:
         pool_class: the reader's.
@@ -86,54 +103,40 @@ def pool_trial(
     """
     yield f"pool = {getattr(pool_class, '__name__', 'Pool')}({num_blocks}, 4)"
     pool = pool_class(num_blocks, 4)
-    names: Names = {"pool": pool}
-    counts = [0] * num_blocks
-    held: dict[str, int] = {}  # the block that each variable names
+    reference = BlockPool(num_blocks, 4)
+    right: Names = {"pool": reference}
+    mine: Names = {"pool": pool}
+    variables: list[str] = []  # each names a block
     when = "In a new pool"
     while True:
-        expected = _in_words(num_blocks, 4, counts, counts.count(0))
+        expected = _state_of(reference, num_blocks)
         agree(expected, _state_of(pool, num_blocks), f"{when}: counts or num_free differ.")
-        known = [name for name, block_id in held.items() if mistakes or counts[block_id]]
+        known = [name for name in variables if mistakes or reference.refcount(right[name])]
         operations = [
             f"pool.{verb}({name})" for verb in ("share", "release") for name in (*known, *no_blocks)
         ]
-        if mistakes or 0 in counts:
-            operations.insert(0, f"{ascii_lowercase[len(held)]} = pool.allocate()")
+        if mistakes or reference.num_free:
+            operations.insert(0, f"{ascii_lowercase[len(variables)]} = pool.allocate()")
         operation = yield operations
-        allocates = operation.endswith("allocate()")
-        # of the block: "a" in "a = pool.allocate()" and in "pool.share(a)"
-        name = operation[0] if allocates else operation.partition("(")[2][:-1]
-        free = [block_id for block_id, count in enumerate(counts) if count == 0]
-        error: type[Exception] | None = None
-        if allocates and not free:
-            error = OutOfBlocks
-        elif not allocates and not (name in held and counts[held[name]]):
-            error = ValueError
-        value = _carry_out(operation, names, error)
-        when = _after(operation, error)
-        if error:
-            continue
-        if allocates:
-            if type(value) is not int or value not in free:
-                raise Wrong(
-                    f"{when}: allocate must hand out a free block.", f"one of {free}", repr(value)
-                )
-            held[name] = value
-            counts[value] = 1
-        elif "share" in operation:
-            counts[held[name]] += 1
-            agree(held[name], value, f"{when}: share must return the block's id.")
-        else:
-            counts[held[name]] -= 1
+        wanted, value, when = _on_both(operation, right, mine)
+        if "share" in operation:
+            agree(wanted, value, f"{when}: share must return the block's id.")
+        if "allocate" in operation and wanted is not None:
+            reference.release(wanted)
+            free = reference.free_ids
+            if value not in free:
+                message = f"{when}: allocate must hand out a free block."
+                raise Wrong(message, f"one of {sorted(free)}", repr(value))
+            free.remove(value)
+            free.append(value)  # the reference hands it out next
+            right[operation[0]] = reference.allocate()
+            variables.append(operation[0])
 
 
 def _state_of(pool: Any, num_blocks: int) -> str:
     counts = [pool.refcount(block_id) for block_id in range(num_blocks)]
-    return _in_words(pool.num_blocks, pool.block_size, counts, pool.num_free)
-
-
-def _in_words(num_blocks: int, block_size: int, counts: list[int], num_free: int) -> str:
-    return f"{num_blocks} blocks of {block_size}, counts {counts}, num_free {num_free}"
+    size = f"{pool.num_blocks} blocks of {pool.block_size}"
+    return f"{size}, counts {counts}, num_free {pool.num_free}"
 
 
 # Tables -------------------------------------------------------------------------------------------
@@ -157,37 +160,21 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
         num_blocks: of each pool.
         block_size: of each pool.
     """
-    class_name = table_class.__name__
-    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {class_name}(pool)"
+    maker = f"{table_class.__name__}(pool)"
+    yield f"pool = BlockPool({num_blocks}, {block_size}); a = {maker}"
     sides: list[Names] = []
     for kind in (BlockTable, table_class):
         pool = BlockPool(num_blocks, block_size)
-        sides.append({"pool": pool, class_name: kind, "a": kind(pool)})
+        sides.append({"pool": pool, table_class.__name__: kind, "a": kind(pool)})
     right, mine = sides
     tables = ["a"]
     renamed: dict[int, int] = {}  # the answer's name of each block of the reference
-    _compare_tables("In a new table", tables, right, mine, renamed)
+    operation = ""
+    copies = value = None
+    when = "In a new table"
     while True:
-        operations = [
-            line
-            for name in tables
-            for line in _table_operations(name, right[name].num_tokens, verbs, block_size)
-        ]
-        if len(tables) < 5:
-            forks = [f"{name}.fork()" for name in tables if "fork" in verbs]
-            fresh = ascii_lowercase[len(tables)]
-            operations += [f"{fresh} = {maker}" for maker in (*forks, f"{class_name}(pool)")]
-        operation = yield operations
-        raised = None
-        try:
-            copies = _carry_out(operation, right)
-        except (OutOfBlocks, ValueError) as error:
-            raised = type(error)
-        value = _carry_out(operation, mine, raised)
-        if " = " in operation:
-            tables.append(operation[0])
-        _compare_tables(_after(operation, raised), tables, right, mine, renamed)
-        if ".append(" in operation and not raised:
+        _compare_tables(when, tables, right, mine, renamed)
+        if ".append(" in operation and copies is not None:
             wanted = [(renamed[source], renamed[destination]) for source, destination in copies]
             if value is None or [tuple(copy) for copy in value] != wanted:
                 message = f"{operation} must return its copies, as (source, destination)."
@@ -198,16 +185,24 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
             slots = [mine[name].slot(position) for position in positions]
             message = f"{name} maps blocks {ids}: the slots of its positions 0, 1, ... differ."
             agree([slot(ids, position, block_size) for position in positions], slots, message)
+        calls = [call for verb in verbs for call in _CALLS.get(verb, [])]
+        many = 2 * block_size + 1
+        operations = [f"{name}.{call.format(many)}" for name in tables for call in calls]
+        if len(tables) < 5:
+            makers = [f"{name}.fork()" for name in tables if "fork" in verbs]
+            fresh = ascii_lowercase[len(tables)]
+            operations += [f"{fresh} = {made}" for made in (*makers, maker)]
+        operation = yield operations
+        copies, value, when = _on_both(operation, right, mine)
+        if " = " in operation:
+            tables.append(operation[0])
 
 
-def _table_operations(name: str, tokens: int, verbs: Sequence[str], size: int) -> list[str]:
-    """Return calls to try on a table of so many tokens, with bad arguments too."""
-    arguments: dict[str, list[Any]] = {
-        "append": ["", 2 * size + 1],  # "" is as if it were 1
-        "truncate": [-1, tokens // 2, tokens + 1],
-        "free": [""],
-    }
-    return [f"{name}.{verb}({each})" for verb in verbs for each in arguments.get(verb, [])]
+_CALLS = {  # of each method, calls to try, some with bad arguments; {} is more than two blocks
+    "append": ["append()", "append({})"],
+    "truncate": ["truncate(-1)", "truncate(1)", "truncate(3)"],
+    "free": ["free()"],
+}
 
 
 def _compare_tables(
@@ -225,16 +220,16 @@ def _compare_tables(
     listed = {block_id for name in tables for block_id in right[name].block_ids}
     for gone in renamed.keys() - listed:
         del renamed[gone]
+    wanted = []
+    have = []
     for name in tables:
-        for ours, theirs in zip(right[name].block_ids, mine[name].block_ids, strict=False):
-            if theirs not in renamed.values():
-                renamed.setdefault(ours, theirs)
-    wanted = [
-        f"{name} {[renamed.get(block_id, 'new') for block_id in right[name].block_ids]} "
-        f"{right[name].num_tokens} tokens"
-        for name in tables
-    ]
-    have = [f"{name} {[*mine[name].block_ids]} {mine[name].num_tokens} tokens" for name in tables]
+        ours, theirs = right[name], mine[name]
+        for block_id, other in zip(ours.block_ids, theirs.block_ids, strict=False):
+            if other not in renamed.values():
+                renamed.setdefault(block_id, other)
+        block_ids = [renamed.get(block_id, "new") for block_id in ours.block_ids]
+        wanted.append(f"{name} {block_ids} {ours.num_tokens} tokens")
+        have.append(f"{name} {[*theirs.block_ids]} {theirs.num_tokens} tokens")
     got = "  ".join(have)
     agree("  ".join(wanted), got, f"{when}: the tables differ.")
     try:
@@ -256,7 +251,7 @@ def search_pool(pool_class: type) -> None:
         first, second = pool_class(3, 4), pool_class(3, 4)
         first.allocate()
         message = "Two pools have the same blocks: __init__ has to make lists of each pool's own."
-        agree(_in_words(3, 4, [0, 0, 0], 3), _state_of(second, 3), message)
+        agree(_state_of(BlockPool(3, 4), 3), _state_of(second, 3), message)
 
 
 @exercise
@@ -267,7 +262,7 @@ def block_pool(answer: type) -> str:
     """
     search_pool(answer)
     return (
-        "Your pool agrees with a plain list of counts on every short sequence of operations tried "
+        "Your pool agrees with the real one on every short sequence of operations that was tried "
         "and on\nrandom longer ones: no block is lost, none is handed out twice, and an "
         "error changes nothing."
     )
@@ -303,9 +298,8 @@ def broken_pools(answer: dict[str, str]) -> str:
 
     Such as {"A": "counted", "B": ..., "C": ...}.
     """
-    named = answer if isinstance(answer, dict) else {}
-    for pool, invariant in (("A", "conserved"), ("B", "exclusive"), ("C", "atomic")):
-        given = named.get(pool)
+    for pool, invariant in zip(POOLS, ("conserved", "exclusive", "atomic"), strict=True):
+        given = answer.get(pool)
         if given not in INVARIANTS:
             raise Wrong(f"Pool {pool} needs one of the names.", " | ".join(INVARIANTS), repr(given))
         if given == invariant:

@@ -6,8 +6,7 @@ requests.
 """
 
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from itertools import count, permutations, product
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Plan, Scheduler, Sequence
-from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search
+from pagedlab_lessons.checks.protocol import Wrong, agree, compared
 
 PATIENCE = 3  # how often the first in the queue may be passed
 
@@ -88,10 +87,71 @@ class ToyEngine:
             pass
 
 
-class Continuous(Scheduler):
-    """Right: admits first come, first served, and computes all tokens that are known.
+def _checked(plan: Any) -> Plan:
+    """Return what `schedule` returned, or raise `Wrong` if it cannot be carried out."""
+    if not isinstance(plan, Plan):
+        raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
+    for chunk in plan.chunks:
+        name, stop = chunk.sequence.name, chunk.stop
+        slots = chunk.sequence.table.num_tokens
+        message = (
+            f"A token that is computed needs a slot: {name}'s table has {slots} slots, but "
+            f"its chunk ends before token {stop}. `stop` is exclusive,\nand append takes "
+            "the number of tokens that have no slot yet."
+        )
+        agree(stop, slots, message)
+    return plan
 
-    It has no budget of tokens, and it does not preempt: enough blocks must be free.
+
+def _running(
+    scheduler: type[Scheduler], num_blocks: int, places: int, arrivals: Iterable[list[int]]
+) -> dict[str, list[str]]:
+    """Return which requests run after each step, and their tokens.
+
+    No request grows beyond its first blocks, so no request has to be preempted.
+
+    Args:
+        scheduler: the scheduler.
+        num_blocks: of the pool.
+        places: requests that run at once.
+        arrivals: before each of the first steps, the lengths of the prompts that arrive.
+    """
+    engine = ToyEngine(scheduler, num_blocks, max_sequences=places)
+    steps = {}
+    for step, prompts in enumerate([*arrivals, *12 * [[]]], 1):
+        for prompt in prompts:
+            engine.add(prompt, 3)
+        engine.step()
+        running = engine.scheduler.running
+        steps[f"Step {step}"] = [f"{each.name}: {each.table.num_tokens} tokens" for each in running]
+    return steps
+
+
+# In the first of two pools blocks are short, in the second one places.
+_QUEUES = [
+    (num_blocks, places, arrivals)
+    for n in (1, 2, 3)
+    for arrivals in product(([6], [30, 6, 6], [6, 30, 10, 6], [30, 30, 30]), repeat=n)
+    for num_blocks, places in ((10, 8), (40, 3))
+]
+_TOLD = "{0} blocks of 4, {1} places; prompts that arrive before step 1, 2, ... have tokens: {2}"
+
+
+@compared(
+    "The same tokens in every step as ours, in {} queues: a finished request leaves, and the next "
+    "is\nadmitted in the same step.",
+    _QUEUES,
+    name="schedule",
+    through=_running,
+    told=_TOLD,
+    why="These requests run after the step, with so many tokens. Do you admit all that fit, in "
+    "order, and compute all their tokens?",
+)
+class Continuous(Scheduler):
+    """A Scheduler with schedule(self): continuous batching while enough blocks are free.
+
+    It admits waiting requests in order, while a slot is free and `may_admit` is true. Then each
+    running request gets slots for all its tokens that have none, and a chunk with them.
     """
 
     def schedule(self) -> Plan:
@@ -118,8 +178,21 @@ class FirstThatFits(Scheduler):
         return next(fitting, self.waiting[0])
 
 
+@compared(
+    "The same order as ours in {} queues: gaps are filled, and the first in the queue is passed\n"
+    f"{PATIENCE} times at most, however many small requests arrive.",
+    _QUEUES,
+    name="patient",
+    through=_running,
+    told=_TOLD,
+    why="These requests run after the step. The first in the queue is passed "
+    f"{PATIENCE} times at most, and only if it does not fit.",
+)
 class Patient(Scheduler):
-    """Right: the first in the queue is passed `PATIENCE` times and no more."""
+    """A Scheduler with next_waiting(self): the first request that fits.
+
+    The first in the queue is passed three times at most.
+    """
 
     passed = 0
 
@@ -136,113 +209,7 @@ class Patient(Scheduler):
         return first
 
 
-_SIZES = {"s": 6, "m": 10, "L": 30}  # prompt tokens: with 3 new ones, 2, 3 and 8 blocks of 4
-
-
-def engine_trial(
-    answer: type[Scheduler],
-    right: type[Scheduler],
-    said: Callable[[Plan], list[str]],
-    message: str,
-    num_blocks: int,
-    max_sequences: int = 8,
-) -> Trial:
-    """Drive the reader's scheduler beside a right one, on the same arrivals.
-
-    No request grows beyond its first blocks, so no request has to be preempted.
-
-    Args:
-        answer: the reader's.
-        right: the right one.
-        said: what is compared of the plan of a step, in words.
-        message: what to say after the operation if it differs.
-        num_blocks: of each pool.
-        max_sequences: that run at once.
-    """
-    limits = f"{max_sequences=}, {num_blocks} blocks of 4"
-    yield f"LLM(scheduler={answer.__name__}), {limits}; for 3 steps s takes 2, m 3, L 8"
-    engines = [ToyEngine(kind, num_blocks, max_sequences=max_sequences) for kind in (right, answer)]
-    arrivals = "s", "Lss", "sLms"
-    operations = ["step()", *(f"arrive({kinds!r})" for kinds in arrivals), "4 x step()"]
-    while True:
-        operation = yield operations
-        if operation.startswith("arrive"):
-            for engine, kind in product(engines, operation[8:-2]):
-                engine.add(_SIZES[kind], 3)
-            continue
-        for _ in range(4 if operation.startswith("4") else 1):
-            expected, got = (said(engine.step()) for engine in engines)
-            agree(expected, got, message)
-
-
-def _checked(plan: Any) -> Plan:
-    """Return what `schedule` returned, or raise `Wrong` if it cannot be carried out."""
-    if not isinstance(plan, Plan):
-        raise Wrong("schedule returns the plan: return self.plan.", "a Plan", repr(plan))
-    for chunk in plan.chunks:
-        name, stop = chunk.sequence.name, chunk.stop
-        slots = chunk.sequence.table.num_tokens
-        message = (
-            f"A token that is computed needs a slot: {name}'s table has {slots} slots, but "
-            f"its chunk ends before token {stop}. `stop` is exclusive,\nand append takes "
-            "the number of tokens that have no slot yet."
-        )
-        agree(stop, slots, message)
-    return plan
-
-
-@exercise
-def schedule(answer: type[Scheduler]) -> str:
-    """A Scheduler with schedule(self): continuous batching while enough blocks are free.
-
-    It admits waiting requests in order, while a slot is free and `may_admit` is true. Then each
-    running request gets slots for all its tokens that have none, and a chunk with them.
-    """
-    if answer.schedule is Scheduler.schedule:
-        raise Wrong("Your class inherits schedule. Write it.", "def schedule(self)", "none")
-    message = "The last step computes other tokens. r0[0:6] are the tokens 0 to 5 of request 0."
-    trial = partial(
-        engine_trial,
-        answer,
-        Continuous,
-        lambda plan: sorted(
-            f"{each.sequence.name}[{each.start}:{each.stop}]" for each in plan.chunks
-        ),
-        message,
-    )
-    # Blocks are short in the first, places in the second.
-    search([partial(trial, 10, 3), partial(trial, 40, 2)])
-    return (
-        "The same tokens in every step as ours, in hundreds of queues: a finished request leaves, "
-        "and the next is\nadmitted in the same step."
-    )
-
-
-@exercise
-def patient(answer: type[Scheduler]) -> str:
-    """A Scheduler with next_waiting(self): the first request that fits.
-
-    The first in the queue is passed three times at most.
-    """
-    message = (
-        "The last step admits other requests. The first in the queue is passed "
-        f"{PATIENCE} times at most, and only if it does not fit."
-    )
-    trial = partial(
-        engine_trial,
-        answer,
-        Patient,
-        lambda plan: [sequence.name for sequence in plan.admitted],
-        message,
-    )
-    search([partial(trial, 10), partial(trial, 16)])
-    return (
-        "The same order as ours in hundreds of queues: gaps are filled, and the first in the queue "
-        f"is passed\n{PATIENCE} times at most, however many small requests arrive."
-    )
-
-
-def _victim_of(policy: type[Scheduler], *computed: int) -> Any:
+def _victim_of(policy: type[Scheduler], computed: Iterable[int]) -> Any:
     """Return which of the running sequences a policy preempts.
 
     Args:
@@ -258,26 +225,19 @@ def _victim_of(policy: type[Scheduler], *computed: int) -> Any:
     return engine.scheduler.victim().name
 
 
-def _why_victim(*computed: int) -> str:
-    holding = [f"r{number} {tokens}" for number, tokens in enumerate(computed) if number and tokens]
-    return (
-        "A request without a block frees nothing. Computed tokens of the others that hold blocks: "
-        f"{', '.join(holding) or 'none, so the oldest is left'}."
-    )
-
-
 @compared(
     "The oldest request is never preempted, so one always finishes; of the others the one is "
     "preempted\nwhose work is the cheapest to do again.",
     [
-        *(case for n in (1, 2, 3) for case in permutations((5, 2, 3, 9, 0), n) if case[0]),
-        (1, 6, 6),
-        (30, 8, 12, 8, 40),
+        *((case,) for n in (1, 2, 3) for case in permutations((5, 2, 3, 9, 0), n) if case[0]),
+        ((1, 6, 6),),
+        ((30, 8, 12, 8, 40),),
     ],
     name="victim",
-    why=_why_victim,
+    why="A request without a block frees nothing, and the oldest one goes on. Which of the others "
+    "has the fewest tokens?",
     through=_victim_of,
-    told=lambda *computed: f"victim()  # computed tokens of r0, r1, ...: {computed}",
+    told="victim()  # computed tokens of r0, r1, ...: {0}",
 )
 class Cheapest(Scheduler):
     """A Scheduler with victim(self): the running request that loses the fewest tokens.
@@ -319,15 +279,6 @@ def swap_or_recompute(
     return "swap" if moved < computed else "recompute"
 
 
-def _why_preempt(held: list[int], free: int, block_size: int) -> str:
-    lines = [
-        f"Length {tokens} in blocks of {block_size}: {-tokens % block_size} slots are left."
-        for tokens in held
-    ]
-    needed = sum(tokens % block_size == 0 for tokens in held)
-    return "\n".join([*lines, f"New blocks: {needed}. Free blocks: {free}."])
-
-
 @compared(
     "Right on both sides of every edge: a sequence that fills its blocks, or holds none, needs one "
     "more, and no other does.",
@@ -338,7 +289,8 @@ def _why_preempt(held: list[int], free: int, block_size: int) -> str:
         for held in product((1, size - 1, size, size + 1, 2 * size, 0), repeat=n)
         for free in range(3)
     ],
-    why=_why_preempt,
+    why="Lengths {0} in blocks of {2}: a sequence needs a new block if its length is a multiple of "
+    "{2}, and {1} are free.",
 )
 def must_preempt(held: list[int], free: int, block_size: int) -> bool:
     """Whether one more token for each sequence takes more blocks than are free."""

@@ -28,19 +28,13 @@ def _after_draft(
     [
         (known, drafted, accepted, num_forks)
         for num_forks in (0, 1)
-        for drafted in (3, 4, 1, 0, 9)
-        for known in (5, 6, 4, 1)
+        for drafted in (3, 4, 0, 9)
+        for known in (5, 6, 4)
         for accepted in range(drafted + 1)
     ],
     through=_after_draft,
-    told=lambda known, drafted, accepted, num_forks: "\n".join(
-        [
-            f"table.append({known})",
-            *num_forks * ["sibling = table.fork()"],
-            f"table.append({drafted})  # a draft of {drafted}",
-            f"roll_back(table, {drafted}, {accepted})",
-        ]
-    ),
+    told="table.append({0})  # then {3} forks\ntable.append({1})  # a draft\n"
+    "roll_back(table, {1}, {2})",
     why="The tokens known before and those accepted are kept, in the blocks that they were in.",
 )
 def roll_back(table: BlockTable, drafted: int, accepted: int) -> None:

@@ -6,8 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
-from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, Look, sequence_color
-from pagedlab_lessons.colors import INK as GRAY
+from pagedlab_lessons.colors import FREE, MEMORY_LOOKS, NEUTRAL, Look, sequence_color
 from pagedlab_lessons.drawing import (
     BOLD,
     CARD,
@@ -96,41 +95,38 @@ def taken_places(
         allocator: of an empty memory.
         row: slots in a row of the picture.
     """
-    admitted = 0
+    holders: list[Holder] = []
     with suppress(OutOfMemory, OutOfBlocks):  # which one depends on the allocator
-        for request in requests:
-            allocator.admit(admitted, Request(*request))
-            admitted += 1
+        for key, (prompt, output) in enumerate(requests):
+            allocator.admit(key, Request(prompt, output))
+            holders.append(_user(key, allocator.regions(key), prompt))
+    admitted = len(holders)
     num_slots = allocator.num_slots
     taken = num_slots - allocator.num_free
     headline = (
         f"{admitted} of {len(requests)} users fit; {taken:,} of {num_slots:,} slots are reserved."
     )
-    reason = ""
     refused = f"user {admitted + 1}"
+    needed = 0  # slots, by this user
+    reason = ""
     if admitted < len(requests):
         headline = f"No memory for {refused}. {headline}"
         needed = allocator.needs(Request(*requests[admitted]))
         reason = f"{needed:,} needed, {num_slots - taken:,} left"
-    holders = [
-        _user(key, allocator.regions(key), prompt)
-        for key, (prompt, _) in enumerate(requests[:admitted])
-    ]
 
     def memory(space: Space) -> Drawn:
         strip = _strip(space, row)
         drawn = _memory(num_slots, FREE, holders, strip)
-        if reason:
+        if needed:
             x, y = strip.corner(taken)
             dashed = 'stroke-width="2" stroke-dasharray="6 4"'
             frame = box(x, y, needed * strip.unit, strip.height, "none", 1, WRONG, dashed)
             drawn.parts.extend([frame, label(x + 5, y + 17, refused, 11, look=BOLD)])
         return drawn
 
-    stored = Look(GRAY)  # no user's
-    looks = [
-        (stored, "holds a token"),
-        (stored._replace(hatch="//", is_pale=True), "reserved, empty"),
+    looks = [  # of slots that are no user's in particular
+        (Look(NEUTRAL), "holds a token"),
+        (Look(NEUTRAL, "//", is_pale=True), "reserved, empty"),
         (FREE, "nobody's"),
     ]
     return page(headline, Legend(looks), memory, more=reason)
@@ -144,7 +140,7 @@ def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
             start, before = joined.pop()
             size += before
         joined.append(Region(start, size))
-    look = Look(sequence_color(key))
+    color = sequence_color(key)
     length = sum(region.size for region in joined)
     say = (
         f"User {key + 1}: a prompt of {prompt:,} tokens, {length:,} slots reserved, "
@@ -156,7 +152,7 @@ def _user(key: int, regions: Sequence[Region], prompt: int) -> Holder:
         f"user {key + 1}",
         say,
         joined,
-        [(prompt, look), (length, look._replace(hatch="//", is_pale=True))],
+        [(prompt, Look(color)), (length, Look(color, "//", is_pale=True))],
     )
 
 

@@ -1,7 +1,7 @@
 """Notebook 02's opening: a text, its block table, and memory."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
@@ -43,20 +43,20 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
     if left_out:
         headline += f"; {left_out} more find no free block"
     columns = (16 // size, 8 // size)
-    shape = Blocks([], columns, size, height=(44, 36), font=(12.5, 11))
+    blocks = partial(Blocks, columns=columns, size=size, height=(44, 36), font=(12.5, 11))
     name = f"Memory, {pool.num_blocks * size} slots in blocks of {size}; dashed: free"
     return page(
         headline,
-        replace(shape, blocks=text),
+        blocks(text),
         title(
             (
                 "Its block table: the number of each entry, and the block that it names",
                 "Its block table: entry, block",
             )
         ),
-        replace(shape, blocks=entries, columns=(12, 4), size=1),
+        blocks(entries, columns=(12, 4), size=1),
         title(name),
-        replace(shape, blocks=memory, head=15),
+        blocks(memory, head=15),
         Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")]),
     )
 

@@ -1,7 +1,6 @@
 """Notebook 09's opening: one set of requests in two runs, step by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
@@ -79,8 +78,8 @@ def race(
     last = []
     items: list[Item] = []
     for (name, run), times in zip(runs.items(), ends, strict=True):
-        side = _Side(name, run, step, longest if is_over else step, longest)
-        items += side.items(places, blocks, size)
+        shown = longest if is_over else step
+        items += _side(name, run, step, shown, longest, places, blocks, size)
         short = name.split(":")[0].lower()
         done.append(f"{short} {sum(end <= step for end in times)} of {len(times)}")
         last.append(f"{times[-1]} steps ({short})")
@@ -93,8 +92,17 @@ def race(
     )
 
 
-class _Side(NamedTuple):
-    """One run of a race after a step.
+def _side(
+    title: str,
+    run: Sequence[Moment],
+    step: int,
+    shown: int,
+    longest: int,
+    places: int,
+    blocks: int,
+    size: int,
+) -> list[Item]:
+    """Return one run of a race after a step: a title, a row for each sequence, and the pool.
 
     Args:
         title: of the run.
@@ -102,63 +110,47 @@ class _Side(NamedTuple):
         step: the step.
         shown: the last step that is drawn; those after `step` are pale.
         longest: steps of the longest run.
+        places: sequences that run at once.
+        blocks: of the pool.
+        size: slots in a block.
     """
-
-    title: str
-    run: Sequence[Moment]
-    step: int
-    shown: int
-    longest: int
-
-    def items(self, places: int, blocks: int, size: int) -> list[Item]:
-        """A title, a row for each sequence, and the pool."""
-        spans = steps_of(self.run)
-        moment = self.run[min(self.step, len(self.run) - 1)]
-        waiting = sum(span.begin > self.step for span in spans.values())
-        empty = places - sum(span.begin <= self.step <= span.end for span in spans.values())
-        state = f"in this step: waiting {waiting}, places empty {empty} of {places}"
-        color = BAD if self.step and waiting and empty else INK
-        own, *others = SEQUENCE_COLORS
-        tables = []
-        lanes = []
-        for row, (name, span) in enumerate(spans.items()):
-            sequence = moment[name]
-            # The first one, which runs longest, has a colour of its own.
-            look = Look(others[(row - 1) % len(others)] if row else own)
-            tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
-            lanes.append(self._lane(name, span, sequence, look))
-        drawn = []
-        for block in blocks_of(tables, blocks, size):
-            links = tuple(self._link(owner.name) for owner in block.owners)
-            drawn.append(replace(block, links=links))
-        used = sum(block.is_used for block in drawn)
-        pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
-        head = Text(self.title, 13, look=BOLD, above=6)
-        count = note((f"{used} of {blocks} blocks are in use", ""))
-        return [
-            Beside([[head], [Text(state, color=color, look=BOLD, above=6)]]),
-            Lanes(lanes, self.longest, self.step, "step", NAMES),
-            Beside([[pool], [count]]),
-        ]
-
-    def _link(self, name: str) -> str:
-        return f"{self.title[0]}-{name}"
-
-    def _lane(self, name: str, span: Span, sequence: SequenceState, look: Look) -> Lane:
-        """One sequence: how long it waits, how long it writes, and the end of what it wrote."""
-        waits = span.begin - 1
-        end = span.end
-        now = self.step
+    spans = steps_of(run)
+    moment = run[min(step, len(run) - 1)]
+    waiting = sum(span.begin > step for span in spans.values())
+    empty = places - sum(span.begin <= step <= span.end for span in spans.values())
+    state = f"in this step: waiting {waiting}, places empty {empty} of {places}"
+    color = BAD if step and waiting and empty else INK
+    own, *others = SEQUENCE_COLORS
+    tables = []
+    lanes = []
+    for row, (name, (begin, end)) in enumerate(spans.items()):
+        sequence = moment[name]
+        # The first one, which runs longest, has a colour of its own.
+        look = Look(others[(row - 1) % len(others)] if row else own)
+        tables.append(Table(name, sequence.blocks, sequence.tokens, look, sequence.words))
+        waits = begin - 1
         runs = [
-            Run(0, min(waits, now), FREE, LINE),
-            Run(waits, min(end, now), look),
-            Run(now, min(waits, self.shown), FREE.tint),
-            Run(max(waits, now), min(end, self.shown), look.tint),
+            Run(0, min(waits, step), FREE, LINE),
+            Run(waits, min(end, step), look),
+            Run(step, min(waits, shown), FREE.tint),
+            Run(max(waits, step), min(end, shown), look.tint),
         ]
         say = (
             f"{name} waits {waits} steps and writes {end - waits}: its answer is there after step "
             f"{end}"
         )
-        bar = Bar(runs, [self._link(name)], say, "waits" if waits else "")
-        words = sequence.words if sequence.num_new else []
-        return Lane(name, [bar], tail("".join(words).replace("\n", " "), 62))
+        bar = Bar(runs, [f"{title[0]}-{name}"], say, "waits" if waits else "")
+        words = "".join(sequence.words if sequence.num_new else []).replace("\n", " ")
+        lanes.append(Lane(name, [bar], tail(words, 62)))
+    drawn = blocks_of(tables, blocks, size)
+    for block in drawn:
+        block.links = tuple(f"{title[0]}-{owner.name}" for owner in block.owners)
+    used = sum(block.is_used for block in drawn)
+    pool = Named("blocks", Pool(drawn, columns=(min(blocks, 32), 8), gap=2), NAMES)
+    head = Text(title, 13, look=BOLD, above=6)
+    count = note((f"{used} of {blocks} blocks are in use", ""))
+    return [
+        Beside([[head], [Text(state, color=color, look=BOLD, above=6)]]),
+        Lanes(lanes, longest, step, "step", NAMES),
+        Beside([[pool], [count]]),
+    ]

@@ -1,6 +1,7 @@
 """Notebook 10's opening: what host and GPU do at each time, and when a new request is answered."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -83,7 +84,8 @@ def draw_windows(steps: int, ahead: bool, host_ms: float, step_ms: float) -> Dra
     """
     endless = windows_of(steps, host_ms, step_ms, ahead)
     windows = list(takewhile(lambda window: window.planned.begin < SHOWN, endless))
-    answers = next(window for window in windows if window.planned.begin >= ARRIVES)
+    late = (window for window in windows if window.planned.begin >= ARRIVES)
+    answers = next(late, windows[-1])
     busy = sum(min(SHOWN, end) - min(SHOWN, begin) for _, (begin, end), _ in windows)
     first = answers.collected.end - ARRIVES
     how = "The host runs ahead" if ahead else "The host waits for each window"
@@ -110,14 +112,12 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
     host, gpu, request = (lane.bars for lane in lanes)
     for number, window in enumerate(windows, 1):
         said = f"Window {number}: the host plans it, the GPU computes it, the host collects it."
-        links = [f"w{number}"]
-        text = str(number)
+        bar = partial(Bar, links=[f"w{number}"], say=said, text=str(number))
         begin, end = window.computed
         starts = [begin + (end - begin) / steps * step for step in range(steps + 1)]
-        host.append(Bar([_run(window.planned, PLANS)], links, said, text))
-        host.append(Bar([_run(window.collected, COLLECTS)], links, said, text))
-        computed = [_run(Span(*span), COMPUTES) for span in pairwise(starts)]
-        gpu.append(Bar(computed, links, said, text))
+        host.append(bar([_run(window.planned, PLANS)]))
+        host.append(bar([_run(window.collected, COLLECTS)]))
+        gpu.append(bar([_run(Span(*span), COMPUTES) for span in pairwise(starts)]))
         if window is answers:
             first = Span(*starts[:2])  # the step that writes its token
             runs = [
@@ -129,7 +129,7 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
                 f"It waits for window {number}. Its token is collected with all others of the "
                 "window."
             )
-            request.append(Bar(runs, links, said))
+            request.append(bar(runs, say=said, text=""))
     return lanes
 
 

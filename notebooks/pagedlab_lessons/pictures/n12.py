@@ -6,23 +6,22 @@ draw_drafts(checks, words, "3 drafted", block_size)
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import look_of
 from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
-from pagedlab_lessons.drawing.flow import Blocks, Entry, Legend, note, page
+from pagedlab_lessons.drawing.flow import Blocks, Legend, note, page
 
 OURS = (Owner("", look_of(0)),)
-LEGEND: list[Entry] = [
-    (Word("word", "stored"), "stored"),
-    (Word("word", "drafted"), "drafted, unchecked"),
-    (Word("word", "new"), "right, kept"),
-    (Word("word", "rejected"), "wrong, deleted"),
-    (Word("word", "not stored"), "the model's own, stored next"),
-]
+MEANINGS = {  # of a kind of word
+    "stored": "stored",
+    "drafted": "drafted, unchecked",
+    "new": "right, kept",
+    "rejected": "wrong, deleted",
+    "not stored": "the model's own, stored next",
+}
 
 
 class Check(NamedTuple):
@@ -96,7 +95,12 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     held = check.blocks[: blocks_for(known, size)] if is_after else check.blocks
     longest = max(len(words), *(one.position + len(one.drafted) for one in checks))
     own = "".join(words[known : known + 1]) if is_after else ""  # the model's own word
-    shown = _words(check, words, is_after)
+    shown = [Word(plain(word)) for word in words[: check.position]]
+    for i, word in enumerate(check.drafted):
+        kind = "drafted"
+        if is_after:
+            kind = "new" if i < check.accepted else "rejected"
+        shown.append(Word(plain(word), kind))
     if own and known < len(shown):
         shown[known] = shown[known]._replace(below=plain(own))  # in place of the first wrong one
     elif own:
@@ -105,14 +109,15 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
     for entry in range(blocks_for(longest, size)):
         first = entry * size
         block = Block(None, words=tuple(shown[first : first + size]), links=(f"p{entry}",))
-        say = "a block that is not allocated yet"
+        block.say = "a block that is not allocated yet"
         if entry < len(held):
-            block = replace(block, number=held[entry], owners=OURS)
+            block.number = held[entry]
+            block.owners = OURS
             full = max(0, min(size, known - first))
-            say = f"block {held[entry]}: {full} of {size} slots known"
+            block.say = f"block {block.number}: {full} of {size} slots known"
         elif entry < len(check.blocks):
-            say = "released: it held nothing but wrong guesses"
-        blocks.append(replace(block, say=say))
+            block.say = "released: it held nothing but wrong guesses"
+        blocks.append(block)
     said = f"Drafted, and computed in one step: {' | '.join(map(plain, check.drafted))}"
     if is_after:
         said = _result(check, own)
@@ -123,21 +128,10 @@ def draw_drafts(checks: Sequence[Check], words: Sequence[str], moment: str, size
             f"they take {check.outputs} steps."
         ),
         Blocks(blocks, (16 // size, 8 // size), size, height=(36, 30), head=15, font=(12.5, 11)),
-        Legend(LEGEND),
+        Legend([(Word("word", kind), meaning) for kind, meaning in MEANINGS.items()]),
         note("A dashed frame: a block that is not allocated yet, or that is released."),
         shown_width=1015,
     )
-
-
-def _words(check: Check, words: Sequence[str], is_after: bool) -> list[Word]:
-    """What the slots hold: what was known, and the draft."""
-    shown = [Word(plain(word)) for word in words[: check.position]]
-    for i, word in enumerate(check.drafted):
-        kind = "drafted"
-        if is_after:
-            kind = "new" if i < check.accepted else "rejected"
-        shown.append(Word(plain(word), kind))
-    return shown
 
 
 def _result(check: Check, own: str) -> str:

@@ -4,7 +4,6 @@
 """
 
 from itertools import pairwise
-from typing import NamedTuple
 
 from pagedlab_lessons.drawing import INK, LINE, SOFT, Drawing, Place, label
 from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
@@ -13,68 +12,27 @@ WIDTH = 760  # pixels of all lanes, at most
 LANES = ("client", "event loop", "engine's thread")
 
 
-class Station(NamedTuple):
-    """A station of the way.
-
-    Args:
-        name: of the station.
-        lane: who works there, one of `LANES`.
-        said: what happens there.
-    """
-
-    name: str
-    lane: str
-    said: str
-
-
-STATIONS = (
-    Station("send", "client", "The client opens a connection and sends POST /v1/completions."),
-    Station(
-        "check",
-        "event loop",
-        "A handler, a coroutine of its own for this request, reads the JSON. A wrong field ends "
-        "the request here, with 400.",
-    ),
-    Station(
-        "tokenize",
-        "event loop",
-        "The handler waits while a helper thread turns the prompt into token ids.",
-    ),
-    Station(
-        "inbox",
-        "event loop",
-        "The handler makes a ticket, puts a function into the inbox, and waits at the ticket.",
-    ),
-    Station(
-        "add",
-        "engine's thread",
-        "Between two steps, the owner empties the inbox. If the queue is full, the function "
-        "answers 429. Else it calls llm.add: the request waits in the scheduler's queue.",
-    ),
-    Station(
-        "step",
-        "engine's thread",
-        "The scheduler gives the request slots in blocks, the model computes its logits in one "
-        "batch with all others, and a token is sampled.",
-    ),
-    Station(
-        "detokenize",
-        "engine's thread",
-        "The token becomes text. Half a character or the start of a stop string is held back.",
-    ),
-    Station(
-        "ticket",
-        "event loop",
-        "The owner wakes the event loop once a step, and the ticket has a new piece of text.",
-    ),
-    Station("event", "event loop", "The handler writes one line to the socket: data: {...}"),
-    Station(
-        "read",
-        "client",
-        "The client shows the piece. Stations 8 to 10 repeat for each piece, until data: [DONE].",
-    ),
-)
-SAID = {f"{number} {station.name}": station.said for number, station in enumerate(STATIONS, 1)}
+SAID = {
+    "1 send": "The client opens a connection and sends POST /v1/completions.",
+    "2 check": "A handler, a coroutine of its own for this request, reads the JSON. A wrong field "
+    "ends the request here, with 400.",
+    "3 tokenize": "The handler waits while a helper thread turns the prompt into token ids.",
+    "4 inbox": "The handler makes a ticket, puts a function into the inbox, and waits at the "
+    "ticket.",
+    "5 add": "Between two steps, the owner empties the inbox. If the queue is full, the function "
+    "answers 429. Else it calls llm.add: the request waits in the scheduler's queue.",
+    "6 step": "The scheduler gives the request slots in blocks, the model computes its logits in "
+    "one batch with all others, and a token is sampled.",
+    "7 detokenize": "The token becomes text. Half a character or the start of a stop string is "
+    "held back.",
+    "8 ticket": "The owner wakes the event loop once a step, and the ticket has a new piece of "
+    "text.",
+    "9 event": "The handler writes one line to the socket: data: {...}",
+    "10 read": "The client shows the piece. Stations 8 to 10 repeat for each piece, until data: "
+    "[DONE].",
+}
+"""What happens at each station."""
+LANE_OF = (0, 1, 1, 1, 2, 2, 2, 1, 1, 0)  # each station: who works there, by number
 MOMENTS = list(SAID)
 
 
@@ -93,15 +51,12 @@ def draw_way(moment: str) -> Drawing:
         for column, name in enumerate(LANES):
             left, _ = grid.corner(column)
             parts.append(label(left, space.y + 12, name, space.pick(13, 11), SOFT, grid.width))
-        places = [
-            grid.cell(len(LANES) * row + LANES.index(station.lane))
-            for row, station in enumerate(STATIONS)
-        ]
+        places = [grid.cell(len(LANES) * row + lane) for row, lane in enumerate(LANE_OF)]
         for number, (start, end) in enumerate(pairwise(places)):
             path = f'd="{_path(start, end)}" stroke="{INK if number < now else LINE}"'
             parts.append(f'<path {path} stroke-width="2" fill="none"/>')
         parts += stations("moment", SAID, places, now, range(now + 1))
-        return Drawn(parts, grid.bottom(len(LANES) * len(STATIONS)))
+        return Drawn(parts, grid.bottom(len(LANES) * len(SAID)))
 
     again = note("Stations 6 and 7 repeat for each token, 8 to 10 for each piece of text.")
     return page(f"{moment}:", way, again, more=SAID[moment])
