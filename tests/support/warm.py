@@ -1,12 +1,17 @@
-"""Processes that have imported torch and transformers already: to import them takes longer than many tests."""
+"""Processes and kernels that have imported torch and transformers already: it takes longer than many tests."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
+import time
 from functools import cache
 from multiprocessing.context import BaseContext
 
-IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2"]
+from ipykernel.kernelapp import launch_new_instance
+
+IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2", "ipykernel.kernelapp"]
 
 
 @cache
@@ -20,3 +25,35 @@ def processes() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     return context
+
+
+class Kernel:
+    """A notebook's kernel that is such a process, as `jupyter_client` starts and asks one."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command, env, cwd=None, **_):
+        self.process = processes().Process(target=run_kernel, args=(command, env, cwd), daemon=True)
+        self.process.start()
+        self.pid = self.process.pid
+        self.kill, self.terminate = self.process.kill, self.process.terminate
+        while os.getpgid(self.pid) != self.pid:  # signals go to its group: this must no longer be ours
+            time.sleep(0.01)
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self):
+        self.process.join()
+        return self.process.exitcode
+
+
+def run_kernel(command, env, cwd):
+    """Be the kernel that this command starts, in a session of its own."""
+    os.setsid()
+    multiprocessing.current_process()._config["daemon"] = False  # so that it may have processes of its own
+    os.environ.update(env)
+    os.chdir(cwd or ".")
+    # Of pytest's folders, those that a notebook finds when it is not tested.
+    sys.path[:] = [folder for folder in sys.path if not folder.endswith(("tests", "tools", "benchmarks"))]
+    launch_new_instance(command[command.index("-f") :])
