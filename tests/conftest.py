@@ -1,13 +1,12 @@
 """What several test files share: a printed seed, the tiny model, a real Qwen where there is one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
 import secrets
 import shutil
 import signal
+import sys
 import zlib
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test asks the hub; those about the hub put a server of their own in its place.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+sys.modules["rfc3987_syntax"] = None  # a grammar that takes seconds to read, for addresses that no notebook has
 
 import pytest
 import torch

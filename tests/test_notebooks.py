@@ -5,11 +5,9 @@ Then all cells run again, the last one first: each twice without the cells above
 it; in `IN_ORDER`, each twice in a row. test_without_triton.py runs 07 and 10 without Triton.
 """
 
-import copy
-
-import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell
 
 from support import warm
 from support.paths import ROOT, each_notebook
@@ -39,11 +37,8 @@ def test_a_notebook_runs_moves_and_runs_again(path, tmp_path, monkeypatch):
     monkeypatch.setattr("jupyter_client.provisioning.local_provisioner.launch_kernel", warm.Kernel)
     notebook = read_smaller(path)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    first = [nbformat.v4.new_code_cell(ALONE)] if path.name[:2] < "10" else []
+    first = [new_code_cell(ALONE)] if path.name[:2] < "10" else []
     again = [cell for cell in cells if cell.id not in ONCE]
     again = [cell for cell in again for _ in range(2)] if path.name[:2] in IN_ORDER else again[::-1]
-    parts = [*first, *cells, nbformat.v4.new_code_cell(MOVE), *again]
-    notebook.cells = [copy.deepcopy(cell) for cell in parts]
-    for number, cell in enumerate(notebook.cells):
-        cell.id = str(number)
+    notebook.cells = [new_code_cell(cell.source) for cell in [*first, *cells, new_code_cell(MOVE), *again]]
     NotebookClient(notebook, timeout=300).execute(cwd=str(tmp_path))

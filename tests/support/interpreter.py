@@ -4,12 +4,9 @@ Each function below puts a faster part in the place of one of the interpreter's.
 where one of the parts has another form, the interpreter stays as slow as it is.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 
 def spare():
@@ -29,7 +26,7 @@ def spare():
         setattr(*part)
 
 
-def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
+def helpers_find_the_language_ready(interpreter):
     """Before each call of a helper the interpreter puts its functions in again, and never takes them away."""
     patch_language = interpreter._patch_lang
     patched = set()  # modules of helpers
@@ -47,14 +44,14 @@ def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
     return interpreter.InterpretedFunction, "__call__", call
 
 
-def overflows_are_not_looked_for(interpreter) -> tuple[Any, str, Any]:
+def overflows_are_not_looked_for(interpreter):
     """After each sum and product of integers the interpreter looks for an overflow; it tells only when it debugs."""
     builder = interpreter.interpreter_builder
     looks = builder.options.debug
     return builder, "options", replace(builder.options, sanitize_overflow=looks and builder.options.sanitize_overflow)
 
 
-def numpys_kinds_are_found_once(interpreter) -> tuple[Any, str, Any]:
+def numpys_kinds_are_found_once(interpreter):
     """For each value the interpreter makes a table of all kinds of numbers."""
     find, known = interpreter._get_np_dtype, {}
 
@@ -66,7 +63,7 @@ def numpys_kinds_are_found_once(interpreter) -> tuple[Any, str, Any]:
     return interpreter, "_get_np_dtype", kind_of
 
 
-def shapes_are_made_once(core) -> list[tuple[Any, str, Any]]:
+def shapes_are_made_once(core):
     """Each value has a shape of constants, and each type one that is checked and written out."""
     make, known = core.block_type.__init__, {}
 

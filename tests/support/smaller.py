@@ -1,7 +1,5 @@
 """Notebooks whose long cells compute less: the same lines, in less time. `make test-qwen` runs them as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat
@@ -22,7 +20,7 @@ SMALLER = {
 }
 
 
-def read_smaller(path: Path) -> nbformat.NotebookNode:
+def read_smaller(path: Path):
     """Raises an AssertionError if the notebook has lost a line that is replaced."""
     notebook = nbformat.read(path, 4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

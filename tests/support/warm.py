@@ -1,13 +1,10 @@
 """Processes and kernels that have imported torch and transformers already: it takes longer than many tests."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys
 import time
 from functools import cache
-from multiprocessing.context import BaseContext
 
 from ipykernel.kernelapp import launch_new_instance
 
@@ -15,7 +12,7 @@ IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2
 
 
 @cache
-def processes() -> BaseContext:
+def processes():
     """Each process is a copy of one that has imported these, and nothing of this package.
 
     Where the system cannot copy a process, each imports for itself.
@@ -27,25 +24,23 @@ def processes() -> BaseContext:
     return context
 
 
-class Kernel:
-    """A notebook's kernel that is such a process, as `jupyter_client` starts and asks one."""
+class Kernel(multiprocessing.context.ForkServerProcess):
+    """A notebook's kernel that is such a process, with what `jupyter_client` asks of a Popen."""
 
     stdin = stdout = stderr = None
 
     def __init__(self, command, env, cwd=None, **_):
-        self.process = processes().Process(target=run_kernel, args=(command, env, cwd), daemon=True)
-        self.process.start()
-        self.pid = self.process.pid
-        self.kill, self.terminate = self.process.kill, self.process.terminate
+        super().__init__(target=run_kernel, args=(command, env, cwd), daemon=True)
+        processes()
+        self.start()
         while os.getpgid(self.pid) != self.pid:  # signals go to its group: this must no longer be ours
             time.sleep(0.01)
 
     def poll(self):
-        return self.process.exitcode
+        return self.exitcode
 
     def wait(self):
-        self.process.join()
-        return self.process.exitcode
+        self.join()
 
 
 def run_kernel(command, env, cwd):
