@@ -18,14 +18,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test asks the hub; those about the hub put a server of their own in its place.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-sys.modules["rfc3987_syntax"] = None  # a grammar that takes seconds to read, for addresses that no notebook has
-
 import pytest
 import torch
 from hypothesis import Phase, settings
 
 from support import interpreter
 
+sys.modules["rfc3987_syntax"] = None  # a grammar that takes seconds to read, for addresses that no notebook has
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
 gc.disable()  # what is imported and collected stays: nobody looks for garbage in it, neither before the first test ...
