@@ -67,7 +67,7 @@ test-qwen: setup
 # Two notebooks at once, with one thread each: more threads would compete for two cores.
 test-qwen-notebooks:
 	OMP_NUM_THREADS=1 PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
-		--timeout=900 --nbmake --nbmake-timeout=900 notebooks
+		--timeout=900 -p nbmake --nbmake --nbmake-timeout=900 notebooks
 
 test-qwen-rest:
 	$(RUN) -m pytest -m qwen tests

@@ -1,13 +1,12 @@
 """What several test files share: a printed seed, the tiny model, a real Qwen where there is one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
 import secrets
 import shutil
 import signal
+import sys
 import zlib
 from weakref import WeakKeyDictionary
 
@@ -25,6 +24,7 @@ from hypothesis import Phase, settings
 
 from support import interpreter
 
+sys.modules["rfc3987_syntax"] = None  # a grammar that takes seconds to read, for addresses that no notebook has
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
 gc.disable()  # what is imported and collected stays: nobody looks for garbage in it, neither before the first test ...

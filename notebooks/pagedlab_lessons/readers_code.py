@@ -20,7 +20,6 @@ MAX_STEPS = 1_000_000
 HAS_ALARM = os.name == "posix" and sys.platform != "emscripten"  # a browser has none
 MAX_SECONDS = 60  # that a check may take
 LESSONS = Path(__file__).parent
-CHECKS = LESSONS / "checks"
 OURS = LESSONS, Path(pagedlab.__file__).parent
 STANDARD_LIBRARY = Path(dis.__file__).parent
 
@@ -36,7 +35,7 @@ class StillRunning(BaseException):
 def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
     """Raise `StillRunning` inside the block after too many steps.
 
-    A step is a call, or a bytecode instruction of a function with a loop. The checks and installed
+    A step is a call, or a bytecode instruction of a function with a loop. pagedlab and other
     libraries do not count.
 
     Args:
@@ -47,7 +46,7 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
     def count(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal steps
         is_call = event == "call"
-        if is_call and not _is_readers(frame.f_code.co_filename, CHECKS):
+        if is_call and not _is_readers(frame.f_code.co_filename, *OURS):
             return None
         steps += 1
         if steps > limit:

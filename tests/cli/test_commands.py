@@ -117,7 +117,7 @@ def test_notebooks_are_copied_never_overwritten_and_opened(user, more, kept, tmp
 
 
 def python(code):
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
 def without(package):

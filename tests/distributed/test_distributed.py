@@ -212,7 +212,7 @@ def test_the_other_rank_ends_with_rank_0():
         f"llm = TensorParallelLLM({str(TINY_MODEL)!r}, device='cpu', num_blocks=8, verbose=False); "
         "print(llm.ranks.others[0].pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False, text=True)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert done.returncode == -9
     pid = int(done.stdout.split()[-1])
 

@@ -37,7 +37,7 @@ def site(tmp_path_factory):
     arguments += ["-D", f"html_extra_path={nothing}"]  # without JupyterLite, which may have been built here
     arguments += ["-d", folder / "trees", ROOT, folder / "html"]
     command = [sys.executable, "-m", "sphinx", *arguments]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     subprocess.run([sys.executable, ROOT / "tools" / "build_front.py", folder / "html"], check=True)
     return folder / "html"

@@ -15,6 +15,7 @@ from pagedlab_lessons.kernels07.without_triton import SKIPPED
 
 from support.exercises import imports_of
 from support.paths import ROOT
+from support.smaller import read_smaller
 
 # As if it were not installed: no finder finds it.
 BLOCK = """
@@ -22,7 +23,6 @@ from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name[:6] == "triton" else find(name, *rest))
 """
-LONG, SHORT = "--requests 40 --shortest 8 --longest 256", "--requests 2 --shortest 2 --longest 5"
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,7 @@ def kernel(tmp_path_factory):
 @pytest.mark.parametrize(("name", "at_most"), [("10_serving_qwen", 0), ("07_the_paged_kernel", 20)])
 def test_it_runs_to_the_end(name, at_most, kernel):
     """The notebook and the benchmark that 10 starts, which gets fewer requests."""
-    source = (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
-    assert (LONG in source) == name.startswith("10")
-    notebook = nbformat.reads(source.replace(LONG, SHORT), 4)
+    notebook = read_smaller(ROOT / "notebooks" / f"{name}.ipynb")
     notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
     nbclient.NotebookClient(notebook, timeout=240, km=kernel).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -61,4 +59,4 @@ def test_07_imports_triton_through_the_package():
     (at,) = (i for i, source in enumerate(sources) if "from pagedlab.kernels.runtime import" in source)
     before = [line for source in sources[: at + 1] for line in imports_of(source)]
     code = "\n".join([*before, "import sys", "sys.exit('triton' in sys.modules)"])
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

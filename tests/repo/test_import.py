@@ -50,7 +50,7 @@ assert "torch" in sys.modules
 def python(*arguments, **own):
     """Run Python without the environment's own thread settings, but with those given."""
     env = {name: value for name, value in os.environ.items() if name not in OWN_SETTINGS} | own
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 UNTIL_TORCH_IS_IMPORTED = f"""

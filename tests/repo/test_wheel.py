@@ -88,7 +88,7 @@ def python(wheel):
 
 def pip(*arguments):
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
@@ -99,7 +99,7 @@ def run(python, *arguments, status=""):
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith("PAGEDLAB_")}
     env["HF_HOME"] = str(python.parent / "no-models")
-    run = subprocess.run([python, *arguments], cwd=python.parent, env=env, capture_output=True, text=True, check=False)
+    run = subprocess.run([python, *arguments], cwd=python.parent, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert re.fullmatch(status, run.stderr), run.stderr
     return run.stdout

@@ -26,5 +26,5 @@ assert len(texts) == 1, texts
 def test_the_small_module_runs_alone(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", "recipes")
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=ignored)
-    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

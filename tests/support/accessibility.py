@@ -3,8 +3,6 @@
 `make lint` and `make test-js` install axe-core with npm, at the version that package-lock.json names.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest
@@ -15,14 +13,14 @@ AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @cache
-def axe() -> str:
+def axe():
     """The checker's source. Skips the test where it is not installed."""
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: make test-js installs it")
     return AXE.read_text(encoding="utf-8")
 
 
-def violations(page) -> list[dict[str, str]]:
+def violations(page):
     """Each rule that the page breaks: its impact, its id, and the first node that breaks it."""
     page.evaluate(axe())
     broken = page.evaluate("async () => (await axe.run({ resultTypes: ['violations'] })).violations")

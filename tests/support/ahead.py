@@ -1,14 +1,8 @@
 """Engines that run windows of steps ahead of the host on the CPU, launch by launch."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 from pagedlab import SamplingParams
 from pagedlab.recipes.penalties import Penalties
 from pagedlab_fast.choose import MAX_STEPS, make_runner
-from pagedlab_fast.runner import FastRunner
 from support.engines import exactly
 
 MIXED = [
@@ -28,14 +22,14 @@ MIXED = [
 MIXED_LENGTHS = [16, 5, 30, 12, 1, 33, 8, 7, 9, 18, 3, 6]
 
 
-def running_ahead(fused_of: Callable[[Any], Any] = lambda llm: None) -> dict[str, Any]:
+def running_ahead(fused_of=lambda llm: None):
     """Options of a `pagedlab_fast.LLM`: a runner for windows.
 
     Args:
         fused_of: returns the layers in fewer kernels for an engine, or None for the stock layers.
     """
 
-    def runner(llm) -> FastRunner:
+    def runner(llm):
         fused = fused_of(llm)
         if fused is not None and llm.model.num_ranks == 1:
             llm.forward = fused.forward

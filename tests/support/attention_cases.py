@@ -4,10 +4,7 @@ Unwritten slots hold NaN, blocks are shuffled, and block tables are padded with 
 too much shows.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -46,17 +43,17 @@ class Case:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
-    def arguments(self, device: str = "cpu") -> list[torch.Tensor]:
+    def arguments(self, device: str = "cpu"):
         """What `paged_attention` takes, in its order."""
         tensors = (self.q, self.k_cache, self.v_cache, self.block_tables, self.seq_lens, self.query_starts)
         return [tensor.to(device) for tensor in tensors]
 
-    def attend(self, backend: str, scale: float | None = None) -> torch.Tensor:
+    def attend(self, backend: str, scale: float | None = None):
         """The backend's result, on the CPU."""
         args = self.arguments(DEVICE if backend == "triton" else "cpu")
         return paged_attention(*args, scale, backend=backend).cpu()
 
-    def dense(self, dtype: torch.dtype, scale: float | None = None) -> torch.Tensor:
+    def dense(self, dtype: torch.dtype, scale: float | None = None):
         """Torch's attention in `dtype`, without pages, sequence by sequence. In fp64 it is the truth."""
         out = torch.zeros(self.q.shape, dtype=dtype)
         starts = self.query_starts.tolist()
@@ -86,7 +83,7 @@ def make(
     dim: int = 64,
     block_size: int = 16,
     dtype: torch.dtype = torch.float32,
-) -> Case:
+):
     """Sequences of (queries, tokens whose KV is there); a sequence may have none of either."""
     dice, rng = random.Random(seed), torch.Generator().manual_seed(seed)
     needed = [-(-length // block_size) for _, length in lengths]
@@ -109,7 +106,7 @@ def make(
 
 
 @st.composite
-def ragged(draw: st.DrawFn) -> tuple[list[tuple[int, int]], tuple[int, int], int, int]:
+def ragged(draw: st.DrawFn):
     """Lengths, also of nothing, of more queries than tokens, of new tokens alone; heads, sizes of heads and blocks."""
     queries = st.just(1) if draw(st.booleans()) else st.integers(0, 40)
     return (
@@ -121,12 +118,12 @@ def ragged(draw: st.DrawFn) -> tuple[list[tuple[int, int]], tuple[int, int], int
 
 
 @contextmanager
-def nan_in_fresh_memory() -> Iterator[None]:
+def nan_in_fresh_memory():
     """Let torch.empty and torch.empty_like return NaN: what a kernel fails to write shows, or reads too early."""
     empty = torch.empty
     empty_like = torch.empty_like
 
-    def filled(tensor: torch.Tensor) -> torch.Tensor:
+    def filled(tensor: torch.Tensor):
         return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
 
     with pytest.MonkeyPatch.context() as patch:
@@ -152,7 +149,7 @@ def assert_as_close_as_torch(case: Case, out: torch.Tensor, scale: float | None 
     truth = case.dense(torch.float64, scale)
     rounding = torch.finfo(out.dtype).eps * truth.abs().max()
 
-    def error(values: torch.Tensor) -> torch.Tensor:
+    def error(values: torch.Tensor):
         return (values.double() - truth).square().mean().sqrt()
 
     allowed = 2 * error(case.dense(out.dtype, scale)) + rounding * (1 if out.dtype == torch.float32 else 0.02)

@@ -1,7 +1,5 @@
 """The planted bugs of notebooks/pagedlab_lessons/broken.py, and four that only tests need."""
 
-from __future__ import annotations
-
 from pagedlab_lessons.broken import *  # noqa: F403
 
 from pagedlab import BlockCopy, BlockPool, BlockTable
@@ -19,7 +17,7 @@ class FreesSharedBlock(BlockPool):
 class LeaksOnFork(BlockTable):
     """Takes one reference too many on the last block of every fork."""
 
-    def fork(self) -> BlockTable:
+    def fork(self):
         child = super().fork()
         if child.block_ids:
             self.pool.share(child.block_ids[-1])
@@ -29,7 +27,7 @@ class LeaksOnFork(BlockTable):
 class CopiesEagerly(BlockTable):
     """Copies the last block when it forks, although nobody may ever write to it."""
 
-    def fork(self) -> BlockTable:
+    def fork(self):
         child = super().fork()
         if self.num_tokens % self.pool.block_size:
             child.copy_last()
@@ -39,7 +37,7 @@ class CopiesEagerly(BlockTable):
 class CopiesWholeTable(BlockTable):
     """Copies every block of the table when one of them is written."""
 
-    def append(self, n: int = 1) -> list[BlockCopy]:
+    def append(self, n: int = 1):
         copies = super().append(n)
         for i, block_id in enumerate(self.block_ids):
             if copies and self.pool.refcount(block_id) > 1:

@@ -8,8 +8,6 @@ Nothing of the user's own Jupyter settings is read or written. Errors of cells a
 model: their output carries no class or type of its own on the page.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -19,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +47,7 @@ FORGET_ALL = "from ipywidgets import Widget\nWidget.close_all()\n%reset -f"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
-def chromium() -> str | None:
+def chromium():
     """The path of a Chromium: $CHROMIUM, or one on the path."""
     for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
         if name and shutil.which(name):
@@ -57,7 +55,7 @@ def chromium() -> str | None:
     return None
 
 
-def missing() -> str | None:
+def missing():
     """Why no browser test can run here, or None if they can."""
     try:
         import playwright.sync_api  # noqa: F401
@@ -66,7 +64,7 @@ def missing() -> str | None:
     return None if chromium() else "no chromium found: install it, or set CHROMIUM to its path"
 
 
-def write_notebook(path: Path, cells: Sequence[str]) -> Path:
+def write_notebook(path: Path, cells: Sequence[str]):
     """Write a notebook of code cells without outputs."""
     import nbformat
 
@@ -85,7 +83,7 @@ class Lab:
         self._kernel: str | None = None  # the shared one
 
     @contextmanager
-    def notebook(self, name: str, width: int = 1280, height: int = 900, shares_kernel: bool = False) -> Iterator[Any]:
+    def notebook(self, name: str, width: int = 1280, height: int = 900, shares_kernel: bool = False):
         """Open a notebook of the server's folder, alone in its page; wait until its kernel is idle.
 
         Notebooks that share a kernel are opened one after another. It forgets all names and widgets between them, but
@@ -121,7 +119,7 @@ class Lab:
 
 
 @contextmanager
-def jupyter_lab(root: Path, chromium) -> Iterator[Lab]:
+def jupyter_lab(root: Path, chromium):
     """Start a JupyterLab on the loopback interface that serves `root`, to be opened in this Chromium."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -167,7 +165,7 @@ def jupyter_lab(root: Path, chromium) -> Iterator[Lab]:
                 server.wait()
 
 
-def _wait_until_up(runtime: Path, server: subprocess.Popen[bytes], log: Path) -> str:
+def _wait_until_up(runtime: Path, server: subprocess.Popen[bytes], log: Path):
     """The address that the server wrote into its runtime folder, once it answers there."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
@@ -190,7 +188,7 @@ def run_all(page, timeout_s: float = 300):
     )
 
 
-def cell_errors(page) -> list[str]:
+def cell_errors(page):
     """The errors in the notebook's outputs, as "cell 3: ValueError: ..."."""
     return page.evaluate(
         """() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap((cell, i) =>
@@ -199,7 +197,7 @@ def cell_errors(page) -> list[str]:
     )
 
 
-def run_python(page, code: str) -> str:
+def run_python(page, code: str):
     """Run code in the notebook's kernel and return what it prints."""
     return page.evaluate(
         """async (code) => {

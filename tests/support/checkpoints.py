@@ -1,10 +1,7 @@
 """Checkpoints of any architecture, small and random."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -33,7 +30,7 @@ SIZES = [
 SMALL = {name: size for size, names in SIZES for name in names.split()}
 
 
-def small_config(kind: str, **changes: Any):
+def small_config(kind: str, **changes):
     """A tiny config with full attention: fields that this kind has are set, but for those that it refuses."""
     config_class = CONFIG_MAPPING[kind]
     default = config_class()
@@ -54,7 +51,7 @@ def small_config(kind: str, **changes: Any):
                 del wanted[name]
 
 
-def random_checkpoint(folder: Path, kind: str, **changes: Any):
+def random_checkpoint(folder: Path, kind: str, **changes):
     """Save a tiny model with random weights and the tiny model's tokenizer, and return its module."""
     for path in [*TINY_MODEL.glob("tokenizer*"), *TINY_MODEL.glob("chat_template*")]:
         shutil.copy(path, folder)

@@ -1,9 +1,6 @@
 """A drafter that knows which tokens the model writes."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 from pagedlab.recipes.speculative import Draft, Drafter
 
@@ -14,7 +11,7 @@ class Recalls(Drafter):
     def __init__(self, k: int, texts: dict[tuple[int, ...], list[int]], wrong: float, rng: random.Random):
         self.k, self.texts, self.wrong, self.rng = k, texts, wrong, rng
 
-    def propose(self, llm, limits: dict[Any, int]) -> dict[Any, Draft]:
+    def propose(self, llm, limits):
         drafts = {}
         for sequence, limit in limits.items():
             prompt = tuple(sequence.token_ids[: sequence.num_prompt_tokens])

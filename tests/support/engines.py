@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,14 +32,14 @@ NEW = 24
 SCHEDULERS = [Scheduler, SwappingScheduler]
 
 
-def prompts_of(model: Model, lengths: list[int]) -> list[list[int]]:
+def prompts_of(model: Model, lengths: list[int]):
     """Prompts of these lengths, each from another place of the text."""
     ids = model.encode(TEXT)
     assert len(ids) > max(lengths) + 7 * len(lengths), "the text is too short for these prompts"
     return [ids[7 * i : 7 * i + n] for i, n in enumerate(lengths)]
 
 
-def prompt_of(model: Model, length: int, offset: int = 0) -> list[int]:
+def prompt_of(model: Model, length: int, offset: int = 0):
     """So many tokens of the text, which begins anew behind its end."""
     return (3 * model.encode(TEXT))[offset : offset + length]
 
@@ -50,14 +50,14 @@ def poison(cache: KVCache):
     cache.values.fill_(torch.nan)
 
 
-def engine(model: Model, num_blocks: int = 256, block_size: int = 16, kind: type[Any] = LLM, **options):
+def engine(model: Model, num_blocks: int = 256, block_size: int = 16, kind=LLM, **options):
     """An engine whose cache is full of NaN."""
     llm = kind(model, num_blocks=num_blocks, block_size=block_size, **options)
     poison(llm.cache)
     return llm
 
 
-def breaking_at(model: Model, token: int) -> Model:
+def breaking_at(model: Model, token: int):
     """The model with NaN in place of this token's embedding: no logits behind it are finite."""
     module = deepcopy(model.module)
     weight = module.get_input_embeddings().weight.detach().clone()
@@ -66,26 +66,26 @@ def breaking_at(model: Model, token: int) -> Model:
     return replace(model, module=module)
 
 
-def broken_by(token: int, answer: list[int]) -> tuple[list[int], str]:
+def broken_by(token: int, answer: list[int]):
     """Token ids and finish reason of an answer whose model is `breaking_at` this token."""
     end = answer.index(token) + 1 if token in answer[:-1] else len(answer)
     return answer[:end], "length" if end == len(answer) else "error"
 
 
-def sequence_of(pool, token_ids: list[int], request_id: int = 0, **options) -> Sequence:
+def sequence_of(pool, token_ids: list[int], request_id: int = 0, **options):
     """A sequence that no engine knows."""
     params = options.pop("params", SamplingParams(max_tokens=options.get("max_tokens", 1)))
     given = {"num_prompt_tokens": len(token_ids), "params": params, "max_tokens": params.max_tokens} | options
     return Sequence(request_id, BlockTable(pool), token_ids, **given)
 
 
-def plain_logits(model: Model, token_ids: list[int]) -> torch.Tensor:
+def plain_logits(model: Model, token_ids: list[int]):
     """Logits [T, V] of transformers' own forward pass, without a cache."""
     with model.stock_attention() as module, torch.inference_mode():
         return module(input_ids=torch.tensor([token_ids], device=model.device)).logits[0]
 
 
-def finished(completions: list[Completion]) -> dict[int, Completion]:
+def finished(completions: list[Completion]):
     """Those that are finished, by request id."""
     return {completion.request_id: completion for completion in completions if completion.finished}
 
@@ -102,7 +102,7 @@ def assert_idle(llm: LLM):
         llm.pool.check([])
 
 
-def ids_of(completions: list[Completion]) -> list[list[int]]:
+def ids_of(completions: list[Completion]):
     """Token ids of the first output of every completion."""
     return [completion.outputs[0].token_ids for completion in completions]
 
@@ -112,22 +112,22 @@ def output_of(llm: LLM, prompt, sampling: SamplingParams):
     return llm.generate(prompt, sampling)[0].outputs[0]
 
 
-def all_ids_of(completions: list[Completion]) -> list[list[list[int]]]:
+def all_ids_of(completions: list[Completion]):
     """Token ids of every output of every completion."""
     return [[output.token_ids for output in completion.outputs] for completion in completions]
 
 
-def texts_of(completions: list[Completion]) -> list[list[tuple[list[int], str | None]]]:
+def texts_of(completions: list[Completion]):
     """Token ids and finish reason of every output of every completion."""
     return [[(output.token_ids, output.finish_reason) for output in completion.outputs] for completion in completions]
 
 
-def exactly(num_tokens: int, **options) -> SamplingParams:
+def exactly(num_tokens: int, **options):
     """Parameters of texts with that many tokens: the end of text does not end them."""
     return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
 
 
-def drain(llm: LLM) -> dict[int, Completion]:
+def drain(llm: LLM):
     """Step until the engine is idle and return the finished completions by request id."""
     done: dict[int, Completion] = {}
     while touched := llm.step():

@@ -1,7 +1,5 @@
 """The exercises of all notebooks, each with the imports above it and the help below it, and answers to them."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import re
@@ -29,7 +27,7 @@ class Exercise(NamedTuple):
     help: str  # the Markdown below, up to the next exercise
 
 
-def exercises(path: Path) -> list[Exercise]:
+def exercises(path: Path):
     """Return the exercises of a notebook, in order."""
     found: list[Exercise] = []
     imports: list[str] = []
@@ -46,14 +44,14 @@ def exercises(path: Path) -> list[Exercise]:
     return found
 
 
-def is_check(node: ast.AST) -> bool:
+def is_check(node: ast.AST):
     """Whether it is a call `check.NAME(...)`."""
     return (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "check"
     )
 
 
-def imports_of(source: str) -> list[str]:
+def imports_of(source: str):
     """Return the import statements at the top level of a cell."""
     lines = [line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))]
     return [ast.unparse(n) for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.Import, ast.ImportFrom))]
@@ -65,21 +63,21 @@ EXERCISES = [exercise for path in NOTEBOOKS for exercise in exercises(path)]
 _cells = count()
 
 
-def run_cell(source: str, names: dict[str, Any]):
+def run_cell(source: str, names):
     """Run code as IPython runs a cell: `inspect` finds its source."""
     file = f"<cell {next(_cells)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), names)
 
 
-def solution_of(exercise: Exercise) -> str:
+def solution_of(exercise: Exercise):
     """The folded solution, of which there is one."""
     solutions = SOLUTION.findall(exercise.help)
     assert len(solutions) == 1, f"{exercise.name} needs one folded solution, it has {len(solutions)}"
     return solutions[0]
 
 
-def argument_of(exercise: Exercise) -> str:
+def argument_of(exercise: Exercise):
     """The source of what the exercise's cell hands to its check."""
     (call,) = ast.parse(exercise.call).body
     assert isinstance(call, ast.Expr)

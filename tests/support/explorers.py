@@ -1,7 +1,5 @@
 """What a reader does with the explorers of a notebook, to be called in its kernel: move every control of each."""
 
-from __future__ import annotations
-
 import base64
 import gc
 import json

@@ -1,13 +1,12 @@
-"""Triton's interpreter in about half of its time, with the same numbers.
+"""Triton's interpreter in a third of its time, with the same numbers.
 
 Each function below puts a faster part in the place of one of the interpreter's. They depend on the version of Triton:
 where one of the parts has another form, the interpreter stays as slow as it is.
 """
 
-from __future__ import annotations
-
+import math
 from dataclasses import replace
-from typing import Any
+from functools import cache
 
 
 def spare():
@@ -15,14 +14,19 @@ def spare():
     try:
         from triton.runtime import interpreter
 
-        parts = [helpers_find_the_language_ready(interpreter), overflows_are_not_looked_for(interpreter)]
+        parts = [
+            helpers_find_the_language_ready(interpreter),
+            overflows_are_not_looked_for(interpreter),
+            numpys_kinds_are_found_once(interpreter),
+            *shapes_are_made_once(interpreter.tl.core),
+        ]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
         return
     for part in parts:
         setattr(*part)
 
 
-def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
+def helpers_find_the_language_ready(interpreter):
     """Before each call of a helper the interpreter puts its functions in again, and never takes them away."""
     patch_language = interpreter._patch_lang
     patched = set()  # modules of helpers
@@ -40,8 +44,43 @@ def helpers_find_the_language_ready(interpreter) -> tuple[Any, str, Any]:
     return interpreter.InterpretedFunction, "__call__", call
 
 
-def overflows_are_not_looked_for(interpreter) -> tuple[Any, str, Any]:
+def overflows_are_not_looked_for(interpreter):
     """After each sum and product of integers the interpreter looks for an overflow; it tells only when it debugs."""
     builder = interpreter.interpreter_builder
     looks = builder.options.debug
     return builder, "options", replace(builder.options, sanitize_overflow=looks and builder.options.sanitize_overflow)
+
+
+def numpys_kinds_are_found_once(interpreter):
+    """For each value the interpreter makes a table of all kinds of numbers."""
+    find, known = interpreter._get_np_dtype, {}
+
+    def kind_of(kind):
+        if kind.name not in known:
+            known[kind.name] = find(kind)
+        return known[kind.name]
+
+    return interpreter, "_get_np_dtype", kind_of
+
+
+def shapes_are_made_once(core):
+    """Each value has a shape of constants, and each type one that is checked and written out."""
+    make, known = core.block_type.__init__, {}
+
+    @cache
+    def constants(*shape):
+        return core.constexpr(math.prod(shape)), core.tuple([core.constexpr(size) for size in shape])
+
+    def value(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.numel, self.shape = constants(*type.shape.values) if type.is_block() else constants()
+
+    def block_type(self, element_ty, shape):
+        sizes = core._unwrap_if_constexpr(shape)
+        key = element_ty.name, *sizes
+        if key not in known:
+            make(self, element_ty, sizes)
+            known[key] = vars(self).copy()
+        self.__dict__ = known[key].copy()
+
+    return [(core.tensor, "__init__", value), (core.block_type, "__init__", block_type)]

@@ -1,7 +1,5 @@
 """How many random operations a fuzz test does."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

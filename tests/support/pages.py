@@ -1,13 +1,9 @@
 """A page in headless Chromium, without JupyterLab."""
 
-from __future__ import annotations
-
 import atexit
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -34,7 +30,7 @@ def shared_chromium():
 
 
 @contextmanager
-def open_chromium() -> Iterator[Any]:
+def open_chromium():
     """The shared Chromium; what is opened in it is closed at the end."""
     chromium = shared_chromium()
     others = chromium.contexts
@@ -45,7 +41,7 @@ def open_chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def open_page(**options) -> Iterator[Any]:
+def open_page(**options):
     """A page whose scripts must not fail. The set `page.asked` has all addresses that it asked for."""
     with open_chromium() as chromium:
         page = chromium.new_page(**options)

@@ -1,7 +1,5 @@
 """The repository's folder and its notebooks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

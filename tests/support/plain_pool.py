@@ -1,7 +1,5 @@
 """A block pool as a reader may write it in notebook 02."""
 
-from __future__ import annotations
-
 from pagedlab import OutOfBlocks
 from pagedlab.blocks import Pool
 
@@ -16,17 +14,17 @@ class PlainPool(Pool):
         self.counts: dict[int, int] = {}
 
     @property
-    def num_free(self) -> int:
+    def num_free(self):
         return len(self.unused)
 
-    def allocate(self) -> int:
+    def allocate(self):
         if not self.unused:
             raise OutOfBlocks("none is free")
         block_id = self.unused.pop(0)
         self.counts[block_id] = 1
         return block_id
 
-    def share(self, block_id: int) -> int:
+    def share(self, block_id: int):
         self.counts[block_id] += 1
         return block_id
 
@@ -35,5 +33,5 @@ class PlainPool(Pool):
         if self.counts[block_id] == 0:
             self.unused.append(block_id)
 
-    def refcount(self, block_id: int) -> int:
+    def refcount(self, block_id: int):
         return self.counts.get(block_id, 0)

@@ -1,7 +1,5 @@
 """Engines on two ranks, with caches full of NaN on both."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import psutil
@@ -45,11 +43,11 @@ def two(kind=Poisoned, num_blocks: int | None = 256, block_size: int = 16, **opt
     return kind(**how | options)
 
 
-def other_rank(llm) -> psutil.Process:
+def other_rank(llm):
     """The process of the second rank."""
     return psutil.Process(llm.ranks.others[0].pid)
 
 
-def listening() -> set[int]:
+def listening():
     """Ports on which this process accepts connections."""
     return {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}

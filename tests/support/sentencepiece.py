@@ -1,7 +1,5 @@
 """A tokenizer of Llama's kind: a space is ▁, a text gets one in front, and characters without a token are bytes."""
 
-from __future__ import annotations
-
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
@@ -10,7 +8,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁", "▁the", "▁old", "▁mill", "▁a", "e", "▁so"]
 
 
-def whole_words() -> PreTrainedTokenizerFast:
+def whole_words():
     """A tokenizer with a token for each of `WORDS`, and for each byte."""
     names = ["<unk>", "<s>", *BYTES, *WORDS]
     scores = [(name, -(len(name) ** -1.0)) for name in names]

@@ -1,8 +1,5 @@
 """A server of the tiny model, and questions to it through OpenAI's own client."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +16,7 @@ STORY = "Once upon a time, there was a"
 LONG = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
 
 
-def client_of(server: BackgroundServer, key: str = "none") -> openai.OpenAI:
+def client_of(server: BackgroundServer, key: str = "none"):
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=60)
 
 
@@ -34,7 +31,7 @@ def chat(client: openai.OpenAI, messages=CHAT, **options):
 
 
 @contextmanager
-def serving(llm: LLM, **options) -> Iterator[BackgroundServer]:
+def serving(llm: LLM, **options):
     """A live server, and afterwards every block free or cached."""
     with BackgroundServer(create_app(llm, **options)) as server:
         yield server

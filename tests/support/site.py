@@ -3,12 +3,9 @@
 Building takes minutes: `make test-lite` asks for it (PAGEDLAB_TEST_LITE=1).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +24,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path):
     """A static server on the loopback interface: its address, which ends with a slash."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
         thread = Thread(target=server.serve_forever)
@@ -40,7 +37,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 @cache
-def lite_folder() -> Path:
+def lite_folder():
     """JupyterLite, built at the first call. Skips the test if the build is not wanted or not possible."""
     if not os.environ.get("PAGEDLAB_TEST_LITE"):
         pytest.skip("building JupyterLite takes minutes: make test-lite")

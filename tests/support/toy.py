@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ assert all(Path(book).is_file() for book in BOOKS)
 Place = tuple[str, int]  # file and line
 
 
-def checksum(batch: Batch, cache, attend) -> torch.Tensor:
+def checksum(batch: Batch, cache, attend):
     """Stand in for a model's forward pass."""
     kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
     kept[batch.slots] = batch.token_ids.to(kept.dtype)
@@ -57,12 +57,12 @@ def checksum(batch: Batch, cache, attend) -> torch.Tensor:
     return logits
 
 
-def likeliest(token_ids: list[int]) -> int:
+def likeliest(token_ids: list[int]):
     """The token that the checksum of these tokens makes the likeliest."""
     return zlib.crc32(torch.tensor(token_ids).float().numpy().tobytes()) % 64
 
 
-def toy(tiny: Model, kind: type[LLM] = LLM, **options) -> LLM:
+def toy(tiny: Model, kind: type[LLM] = LLM, **options):
     """An engine with blocks of four tokens, full of NaN, and the checksum in place of the model."""
     llm = kind(tiny, block_size=4, verbose=False, **{"num_blocks": 64, "max_batch_tokens": 16, **options})
     llm.cache.keys.fill_(torch.nan)
@@ -70,10 +70,10 @@ def toy(tiny: Model, kind: type[LLM] = LLM, **options) -> LLM:
     return llm
 
 
-def toy_ahead(tiny: Model, **options) -> LLM:
+def toy_ahead(tiny: Model, **options):
     """A toy engine that runs windows of steps ahead of the host, on a fake device."""
 
-    def runner(llm: LLM) -> FastRunner:
+    def runner(llm: LLM):
         return FastRunner(llm, FakeDevice(llm), 4)
 
     return toy(tiny, pagedlab_fast.LLM, **{"runner": runner, **options})
@@ -108,14 +108,14 @@ class FakeDevice:
             self._step([self._chunk(plan, twins[plan.sequence], step) for plan in plans])
         return SimpleNamespace(rows=plans, twins=twins, done=None)
 
-    def collect(self, window) -> list[NewTokens]:
+    def collect(self, window):
         found = []
         for plan in window.rows:
             tokens = window.twins[plan.sequence].token_ids
             found.append(NewTokens(tokens[plan.first_stop :][: plan.num_samples]))
         return found
 
-    def _chunk(self, plan: RowPlan, twin, step: int) -> Chunk:
+    def _chunk(self, plan: RowPlan, twin, step: int):
         """What a step of a window computes: at first the known tokens, and then one token each."""
         stop = plan.first_stop + step
         return Chunk(twin, stop - 1 if step else plan.chunk.start, stop if stop <= plan.chunk.stop else 0)
@@ -133,7 +133,7 @@ class FakeDevice:
 
 
 @contextmanager
-def at_each_line(event: Callable[[Place], None]) -> Iterator[None]:
+def at_each_line(event: Callable[[Place], None]):
     """Call `event((file, line))` before every line of the bookkeeping that runs."""
 
     def line(frame, what: str, _):
@@ -149,7 +149,7 @@ def at_each_line(event: Callable[[Place], None]) -> Iterator[None]:
         sys.settrace(before)
 
 
-def some_moments(runs: Mapping[Place, int]) -> list[tuple[Place, int]]:
+def some_moments(runs: Mapping[Place, int]):
     """Each line with some of the times that it runs: the first, the last, and up to three between."""
     times = {place: {1, *(max(1, count * q // 4) for q in range(1, 5))} for place, count in runs.items()}
     return [(place, nth) for place in runs for nth in times[place]]

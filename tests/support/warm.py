@@ -1,16 +1,18 @@
-"""Processes that have imported torch and transformers already: to import them takes longer than many tests."""
-
-from __future__ import annotations
+"""Processes and kernels that have imported torch and transformers already: it takes longer than many tests."""
 
 import multiprocessing
+import os
+import sys
+import time
 from functools import cache
-from multiprocessing.context import BaseContext
 
-IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2"]
+from ipykernel.kernelapp import launch_new_instance
+
+IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2", "ipykernel.kernelapp"]
 
 
 @cache
-def processes() -> BaseContext:
+def processes():
     """Each process is a copy of one that has imported these, and nothing of this package.
 
     Where the system cannot copy a process, each imports for itself.
@@ -20,3 +22,33 @@ def processes() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     return context
+
+
+class Kernel(multiprocessing.context.ForkServerProcess):
+    """A notebook's kernel that is such a process, with what `jupyter_client` asks of a Popen."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command, env, cwd=None, **_):
+        super().__init__(target=run_kernel, args=(command, env, cwd), daemon=True)
+        processes()
+        self.start()
+        while os.getpgid(self.pid) != self.pid:  # signals go to its group: this must no longer be ours
+            time.sleep(0.01)
+
+    def poll(self):
+        return self.exitcode
+
+    def wait(self):
+        self.join()
+
+
+def run_kernel(command, env, cwd):
+    """Be the kernel that this command starts, in a session of its own."""
+    os.setsid()
+    multiprocessing.current_process()._config["daemon"] = False  # so that it may have processes of its own
+    os.environ.update(env)
+    os.chdir(cwd or ".")
+    # Of pytest's folders, those that a notebook finds when it is not tested.
+    sys.path[:] = [folder for folder in sys.path if not folder.endswith(("tests", "tools", "benchmarks"))]
+    launch_new_instance(command[command.index("-f") :])

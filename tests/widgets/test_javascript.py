@@ -26,7 +26,7 @@ TEXT_FIELDS = ("state", "tokens", "blocks", "words", "look", "prompt")
 def node(*arguments, text=""):
     """What node prints."""
     command = [NODE, *arguments]
-    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

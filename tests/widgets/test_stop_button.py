@@ -13,6 +13,7 @@ from jupyter_client import KernelManager
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from support import warm
 from support.paths import ROOT
 
 PRESSES = int(os.environ.get("PAGEDLAB_PRESSES", "2"))
@@ -50,7 +51,8 @@ llm.pool.check([])
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_cell_that_is_stopped(name, rng):
+def test_a_cell_that_is_stopped(name, rng, monkeypatch):
+    monkeypatch.setattr("jupyter_client.provisioning.local_provisioner.launch_kernel", warm.Kernel)
     needed, long, again, fresh = CELLS[name]
     cells = [c.source for c in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if c.cell_type == "code"]
     setup = [next(cell for cell in cells if word in cell) for word in needed]
