@@ -45,6 +45,9 @@ class Trace:
     source: str
     rows: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     @property
     def seconds(self) -> np.ndarray:
         """The arrivals, [N]."""

@@ -14,7 +14,6 @@ EDITS = {
     ],
     "my_table": [
         ("self.pool.release(source)", "pass"),
-        ("> 1", "> 2"),
         ("+ must_copy > self.pool.num_free", "> self.pool.num_free"),
         ("self.pool.forget(self.block_ids[-1])", "pass", "forgotten"),
         ('self.pool.emit("copy", destination, source)', "pass", "emits a copy"),
@@ -55,7 +54,6 @@ EDITS = {
         ("self.cache.copy_blocks(plan.copies)", "pass", "tokens"),
         ("self.update(plan, self.sample(plan, logits))", "[]"),
         ("return self.update", "self.update", "NoneType"),
-        ("self.sample(plan, logits)", "self.sample(plan, -logits)", "tokens"),
     ],
 }
 

@@ -1,12 +1,13 @@
 """The block grid and the stage without a page: drawings for notebooks that are read and not run."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import BOLD, Table, blocks_of, runs, svg
+from pagedlab_lessons.drawing import BOLD, Table, Word, blocks_of, runs, svg
 from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
 from pagedlab_lessons.widgets.reading import columns_of
 
@@ -122,4 +123,6 @@ def _written(table: Table, size: int, num_blocks: int, lines: int) -> Item:
     blocks = blocks_of([table], num_blocks, size)
     last = table.blocks[-lines * columns :]
     held = [blocks[number] for number in last if number is not None]
+    template = (Word("(chat template)"),)
+    held = [block if block.words else replace(block, words=template) for block in held]
     return Blocks(held, columns, height=22, gap=3)
