@@ -72,6 +72,7 @@ function render({ model, el }) {
   const room = find(root, ".px-room");
   const picture = find(root, ".px-picture");
   const line = find(root, ".px-say");
+  const longest = find(root, ".px-longest");
   const keepTabStop = roving(picture, PART, () => 1);
 
   // ---- controls
@@ -179,7 +180,6 @@ function render({ model, el }) {
     }
     const said = part?.closest("[data-say]")?.getAttribute("data-say") ?? caption;
     if (line.textContent !== said) line.textContent = said;
-    keepRoom();
   }
 
   /**
@@ -219,6 +219,7 @@ function render({ model, el }) {
     const variant = find(picture, ".px-narrow");
     room.dataset.headline = variant?.ariaLabel ?? "";
     lightUp(lit?.isConnected ? lit : null);
+    keepRoom();
   }
 
   /** Whether the page is narrow for a drawing. */
@@ -228,13 +229,17 @@ function render({ model, el }) {
     return clientWidth > 0 && clientWidth <= (said || NARROW_PAGE);
   }
 
-  /** Keeps the room that the largest drawing and the longest line took: nothing below goes up. */
+  /** Keeps the room that the largest drawing and the longest line took: nothing below jumps. */
   function keepRoom() {
-    const isResized = width !== room.clientWidth;
-    width = room.clientWidth;
-    for (const { style, offsetHeight } of [room, line]) {
-      style.minHeight = isResized ? "" : `${offsetHeight}px`;
+    for (const part of picture.querySelectorAll("[data-say]")) {
+      const said = part.getAttribute("data-say") ?? "";
+      if (said.length > longest.textContent.length) longest.textContent = said;
     }
+    if (width !== room.clientWidth) {
+      width = room.clientWidth;
+      room.style.minHeight = "";
+    }
+    room.style.minHeight = `${room.getBoundingClientRect().height}px`;
   }
 
   // ---- what the model says
@@ -306,7 +311,8 @@ function pageTemplate(controls, caption) {
   return html`<div class="pl-row pl-toolbar px-controls">${controls.map(controlTemplate)}
       <small class="px-note">${note}</small></div>
     <div class="px-room"><div class="px-picture"></div></div>
-    <p class="px-say" aria-live="polite">${caption}</p>`;
+    <div class="px-line"><p class="px-longest" aria-hidden="true">${caption}</p>
+      <p class="px-say" aria-live="polite">${caption}</p></div>`;
 }
 
 /**
