@@ -28,7 +28,6 @@ from torch import Tensor
 
 from pagedlab.kernels.plan import multiprocessors
 from pagedlab.kernels.runtime import tl, triton
-from pagedlab_lessons.kernels07 import speeds
 from pagedlab_lessons.kernels07.puzzles import PUZZLES, arguments, rows_of, splits_for
 
 
@@ -222,18 +221,18 @@ def decoder(answer: Any, **cut: int) -> Callable[..., Tensor]:
 
 
 SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
-CHANGES: list[dict[str, Any]] = [  # one a rung
-    {"answer": several_pages_kernel, "tile": 0},
-    {"tile": 32},
-    {"answer": packed_heads_kernel, "rows": 1},
-    {"rows": 16},
-    {"num_stages": 5},
-    {"num_warps": 2},
-    {"tile": 64},
-    {"answer": SPLIT},
-]
+CHANGES: dict[str, dict[str, Any]] = {
+    "rung 1, one page at a time": {"answer": several_pages_kernel, "tile": 0},
+    "rung 2, a tile of several pages": {"tile": 32},
+    "rung 3, heads share a load": {"answer": packed_heads_kernel, "rows": 1},
+    "rung 4, tensor cores": {"rows": 16},
+    "rung 5, more in flight": {"num_stages": 5},
+    "rung 6, fewer warps": {"num_warps": 2},
+    "rung 7, a longer tile": {"tile": 64},
+    "rung 8, splits and their merge": {"answer": SPLIT},
+}
 # Each rung keeps what the one before has.
-CUTS = dict(zip(speeds.RUNGS, accumulate(CHANGES, or_), strict=True))
+CUTS = dict(zip(CHANGES, accumulate(CHANGES.values(), or_), strict=True))
 RUNGS = {name: decoder(**cut) for name, cut in CUTS.items()}
 
 

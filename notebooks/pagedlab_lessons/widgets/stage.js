@@ -215,7 +215,7 @@ function render({ model, el }) {
     for (const { blocks, tokens, words } of running.slice(0, MOST_FALLING_WORDS)) {
       const word = words[tokens - 1]?.trim();
       const block = find(root, `.pl-block${withData("block", blocks.at(-1) ?? "")}`);
-      const drop = html`<b class="ps-drop" style="--speed: ${speed}">${word}</b>`;
+      const drop = html`<b class="ps-drop" style="--speed: ${speed}" data-word="${word}"></b>`;
       if (word) block?.insertAdjacentHTML("beforeend", drop.source);
     }
   }
