@@ -9,7 +9,6 @@ EDITS = {
         (" + len(self.cached)", "", "cached"),
         ("self.cached.pop(block_id, None)", "pass", "cached"),
         (" and self.keeps(block_id)", "", "ValueError"),
-        ("self.forget(self.victim())", "self.forget(self.victim()); self.free_ids.pop()"),
         ("if not self.free_ids", "if self.cached", "evicts it last"),
     ],
     "my_table": [
@@ -41,14 +40,12 @@ EDITS = {
         ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "no chunk"),
         ("self.register(self.plan.chunks[-1])", "pass", "register"),
         (" and not self.plan.preempted", "", "admits nobody"),
-        ("list(self.running)", "reversed(self.running)", "oldest first"),
     ],
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),
         (", right=True", "", "temperatures"),
         (".double()", "", "temperatures"),
         ("number * shares[-1]", "numbers[0] * shares[-1]", "temperatures"),
-        ("if asked.temperature:", "if True:"),
     ],
     "my_step": [
         ("self.cache.copy_blocks(plan.copies)", "pass", "tokens"),

@@ -157,11 +157,15 @@ NOISE = [f"<p>{RANDOM.randbytes(10_000).hex()}</p>" for _ in range(30)]
         (lambda: "<p>a</p>", {}, False),  # nothing moves, and nothing can be pointed at
         (lambda: '<p data-say="b">a</p>', {}, True),
         (lambda n: NOISE[n], {"n": (range(30), 1)}, False),  # it would make a notebook large
-        (lambda a, b: "<p>a</p>", {"a": (range(100), 0), "b": (range(4), 0)}, False),
     ],
 )
 def test_which_drawing_has_an_opening(draw, controls, has_one):
     assert (explore(draw, **controls).opening() is not None) == has_one
+
+
+def test_of_too_many_drawings_the_last_control_does_not_move():
+    _, drawings = frames_of(explore(lambda a, b: f"<p>{a} {b}</p>", a=(range(100), 0), b=(range(4), 1)))
+    assert drawings == [f"<p>{a} 1</p>" for a in range(100)]
 
 
 def test_of_a_large_drawing_no_other_setting_is_drawn():

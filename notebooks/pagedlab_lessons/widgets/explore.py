@@ -21,7 +21,7 @@ KINDS = "(options, first) for a slider, a str for a text box or a bool for a swi
 # The frames that a notebook stores for pages without a kernel.
 MOST_FRAMES = 300
 LARGEST_FRAME = 150_000  # characters of a drawing: to draw all frames of a larger one takes minutes
-MOST_BYTES = 300_000  # of all drawings of a widget, packed
+MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
 
 
@@ -160,23 +160,33 @@ class Explorer(Page, page="explore"):
     def opening(self) -> dict[str, str] | None:
         """Return a drawing for each setting of the sliders and switches; texts are fixed.
 
-        The last control's position changes fastest. None if the drawings are too many or too large,
-        or if nothing moves and nothing can be pointed at.
+        The last control is fixed, too, if the drawings would be too many or too large. None if they
+        still are, or if nothing moves and nothing can be pointed at.
         """
         page = self.drawn["html"]
+        if len(page) > LARGEST_FRAME or not (self._controls or "data-" in page):
+            return None
+        moving = [name for name, control in self._controls.items() if control.options]
+        made = self._opening(moving)
+        return self._opening(moving[:-1]) if made is None and len(moving) > 1 else made
+
+    def _opening(self, moving: list[str]) -> dict[str, str] | None:
+        """Return the opening in which some controls move; the last one's position changes fastest.
+
+        None if the drawings are too many or too large.
+        """
         places = [
-            list(range(len(control.options))) or [self.asked["at"][name]]  # of a text
+            range(len(control.options)) if name in moving else [self.asked["at"][name]]
             for name, control in self._controls.items()
         ]
-        is_large = len(page) > LARGEST_FRAME or math.prod(map(len, places)) > MOST_FRAMES
-        if is_large or not (self._controls or "data-" in page):
+        if math.prod(map(len, places)) > MOST_FRAMES:
             return None
         drawings: dict[str, int] = {}
         order = []
         for chosen in itertools.product(*places):
             drawing = self._drawing_at(dict(zip(self._controls, chosen, strict=True)))
             order.append(drawings.setdefault(drawing, len(drawings)))
-        controls = [{**shown, "fixed": shown["kind"] == "text"} for shown in self.controls]
+        controls = [{**shown, "fixed": shown["name"] not in moving} for shown in self.controls]
         values = {"caption": self.caption, "controls": controls, "at": self.asked["at"]}
         made = opening("explore", {**values, "order": order, **share_parts(drawings)})
         return made if len(made["packed"]) <= MOST_BYTES else None
