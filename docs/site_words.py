@@ -34,7 +34,7 @@ WORDS = {
         "Move the **Step** slider.": "In JupyterLab you move the **Step** slider.",
     },
     "04_sampling_and_beams": {
-        "Run the folded cell, then move the slider to 12.": "Move the slider to 12, or press ▶."
+        "Run the folded cell and move the slider to 12.": "Move the slider to 12, or press ▶."
     },
     "05_prefix_caching": {
         "Run the folded cell and type in either box.": "Point at (or tap) a word. In JupyterLab you can type in either box."
@@ -42,10 +42,12 @@ WORDS = {
     "06_online_softmax": {
         "Run the folded cell and move `late_score` to 89:": ("Move `late_score` to 89:")
     },
-    "07_the_paged_kernel": {"Run the folded cell. It shows three": "The picture shows three"},
+    "07_the_paged_kernel": {
+        "Run the folded cell: three sequences": "The picture shows three sequences"
+    },
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
-    "10_serving_qwen": {"Run the folded cell. The first sentence": "The first sentence"},
+    "10_serving_qwen": {"Run the folded cell. Above the picture": "Above the picture"},
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",

@@ -33,13 +33,13 @@ EDITS = {
     ],
     "my_scheduler": [
         ("self.running[-1]", "self.running[0]", "youngest"),
-        ("self.waiting[0]", "self.waiting[-1]", "waits first"),
+        ("self.waiting[0]", "self.waiting[-1]", "first waiting"),
         ("min(sequence.num_uncomputed, self.budget)", "min(sequence.num_uncomputed, self.budget, 1)", "Steps"),
         ("min(sequence.num_uncomputed, self.budget)", "sequence.num_uncomputed", "budget"),
         ("len(self.running) >= self.max_sequences or ", "", "Too many run."),
         ("(self.running and not self.may_admit(sequence))", "not self.may_admit(sequence)", "no chunk"),
         ("self.register(self.plan.chunks[-1])", "pass", "register"),
-        (" and not self.plan.preempted", "", "admits nobody"),
+        (" and not self.plan.preempted", "", "admits none"),
     ],
     "my_sample": [
         (" / asked.temperature", "", "temperatures"),

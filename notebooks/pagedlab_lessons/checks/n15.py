@@ -166,9 +166,13 @@ def my_attention(*batch: Any) -> Tensor:
 def _check_plan(plan: Plan, ran: list[Any], waited: list[Any], budget: int) -> None:
     """Raise `Wrong` if a plan breaks a rule for the sequences that ran and waited before it."""
     if plan.preempted:
-        agree(ran[-1:], [*plan.preempted][:1], "The youngest gives way.")
-        agree({}, plan.admitted, "A step that preempts admits nobody.")
-    agree(waited[: len(plan.admitted)], [*plan.admitted], "Who waits first is admitted first.")
+        agree(ran[-1:], [*plan.preempted][:1], "The youngest running sequence is preempted first.")
+        agree({}, plan.admitted, "A step that preempts a sequence admits none.")
+    agree(
+        waited[: len(plan.admitted)],
+        [*plan.admitted],
+        "The first waiting sequence is admitted first.",
+    )
     planned = [chunk.sequence for chunk in plan.chunks]
     if not planned:
         raise Wrong("A step has no chunk.", "a chunk", f"none; {ran} ran, {waited} waited")

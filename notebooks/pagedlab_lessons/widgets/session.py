@@ -87,7 +87,9 @@ class Session:
         if verb == "new":
             sequence = sequence or fresh
         elif sequence not in self.tables:
-            raise ValueError(f"there is no sequence {sequence!r}; there are {[*self.tables]}")
+            raise ValueError(
+                f"there is no sequence {sequence!r}; there are {[*self.tables] or 'none yet'}"
+            )
         if verb == "fork":
             child = child or fresh
             n = 0
