@@ -67,6 +67,7 @@ def test_fifty_prompts(tiny, drafter):
 def test_one_text_of_its_own_draft(tiny, caching):
     """k + 1 tokens a step, and the acceptance length says so. The draft's own blocks serve request after request."""
     llm = engine(tiny, 9, 4, kind=SpeculativeLLM, drafter=Poisoned(tiny, 3), prefix_caching=caching)
+    assert "draft" not in str(llm.stats)
     for _ in range(4):  # the draft's own blocks of one text are the next one's, and the other way round
         llm.generate(prompts_of(tiny, [20]), exactly(13))
         assert (llm.stats.steps, llm.stats.drafts, llm.stats.acceptance_length) == (4, 3, 4.0)

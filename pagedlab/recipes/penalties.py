@@ -45,8 +45,7 @@ class Penalties:
         real("presence", self.presence, -2, 2)
         real("frequency", self.frequency, -2, 2)
         if not isinstance(self.bias, Mapping | None):
-            got = shown(self.bias)
-            raise ValueError(f"bias must be a dict from token ids to numbers, got {got}")
+            raise ValueError(f"bias must be a dict of numbers by token id, got {shown(self.bias)}")
         for token, number in (self.bias or {}).items():
             integer("a token id in bias", token)
             real(f"the bias of token {token}", number, -100, 100)
@@ -63,9 +62,9 @@ class Penalties:
         logits = logits.clone()
         if self.repetition != 1:
             seen = _ids([*prompt_ids, *output_ids], logits)
-            before = logits[seen]
-            less = torch.where(before > 0, before / self.repetition, before * self.repetition)
-            logits[seen] = less  # a token that was seen twice gets the same value twice
+            old = logits[seen]
+            # A token that was seen twice gets the same value twice.
+            logits[seen] = torch.where(old > 0, old / self.repetition, old * self.repetition)
         if self.presence or self.frequency:
             counts = _ids(output_ids, logits).bincount(minlength=len(logits))
             logits -= self.presence * (counts > 0) + self.frequency * counts

@@ -244,9 +244,11 @@ class DraftStats(Stats):
     @property
     def acceptance_length(self) -> float:
         """Average number of tokens that a draft adds: the accepted ones, and one by the model."""
-        return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+        return 1 + self.accepted_tokens / max(self.drafts, 1)
 
     def __str__(self) -> str:
+        if not self.drafts:
+            return super().__str__()
         accepted = f"{self.accepted_tokens} of {self.drafted_tokens} drafted tokens accepted"
         return f"{super().__str__()}; {accepted}"
 
