@@ -88,8 +88,8 @@ function render({ model, el }) {
   function onClick(target) {
     const button = target.closest("[data-op]");
     const row = target.closest("[data-sequence]");
-    if (button) onButton(button);
-    else if (row) selected = row.dataset.sequence;
+    if (button) return onButton(button); // the page is drawn when Python answers
+    if (row) selected = row.dataset.sequence;
     else selectNextReader(target.closest("[data-block]")?.dataset.block);
     paint();
   }
@@ -170,7 +170,7 @@ function render({ model, el }) {
 
   /** Draws the state, the selection, and what is pointed at. */
   function paint() {
-    root.className = classes({ root: true, many: pool.columns > 16 });
+    root.classList.toggle("pl-many", pool.columns > 16);
     pool.paint(page());
     find(root, ".pl-sequence").value = selected ?? "";
     const slider = find(root, ".pl-scrubber");

@@ -99,8 +99,8 @@ export function poolPage({ model, el }, label, view) {
       const owners = pool.owners[blockId];
       const source = copies.some(([from]) => from === blockId);
       const destination = copies.some(([, to]) => to === blockId);
-      const state = { used: count, shared: count > 1, source, destination };
-      const css = classes({ block: true, ...state, ...looks(blockId) });
+      const state = { used: count, shared: count > 1, source, destination, ...looks(blockId) };
+      const css = classes({ block: true, ...state });
       const said = [plural(count, "reference"), ...owners.map(({ name }) => name)].join(", ");
       // The style writes the count. As text it would join the number: block 3 with two owners
       // would be read as "32".
