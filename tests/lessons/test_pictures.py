@@ -49,10 +49,10 @@ def test_two_stories_mark_what_was_overwritten_and_what_was_taken():
     # A slot holds a key and a value, so the same word in it is overwritten, too.
     assert "story 0 wrote 'Xenia'; memory holds 'Xenia', of story 1: its key and value depend on other words" in parts
     picture = two_stories(wrong, right, 4)
-    assert picture.count("block 1, in both tables") == 2, "once in each story"
+    assert picture.count("block 1: one block, in both tables") == 2, "once in each story"
     picture = two_stories(right, right, 4)
     assert not any("memory holds" in part or "is a word of" in part for part in said(picture))
-    assert re.findall(r">block (\d+), in both tables<", picture) == ["0", "0"]
+    assert re.findall(r">block (\d+): one block, in both tables<", picture) == ["0", "0"]
 
 
 @pytest.mark.parametrize("seed", range(20))

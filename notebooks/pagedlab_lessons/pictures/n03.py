@@ -99,7 +99,7 @@ class _TwoStories:
             positions = range(len(tokens))[entry * size : (entry + 1) * size]
             words = tuple(self._word(me, at) for at in positions)
             owner = owned(STORY_COLORS[number % len(STORY_COLORS)])
-            where = ", in both tables" if number in self.shared else ""
+            where = ": one block, in both tables" if number in self.shared else ""
             blocks.append(Block(number, owner, words=words, note=where))
         numbers = " ".join(map(str, self.tables[me]))
         items: list[Item] = [

@@ -318,7 +318,7 @@ def draw_step(beams: Sequence[Tried], width: int) -> Drawing:
         "In a box: a likely next token, its log-probability, and the new sum; all are rounded."
     )
     return page(
-        f"Each beam tries every next token. The {width} largest sums win.", *items, note(explained)
+        f"Each beam tries every next token. The {width} largest sums win.", note(explained), *items
     )
 
 

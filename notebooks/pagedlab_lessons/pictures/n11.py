@@ -241,7 +241,10 @@ def draw_cut(layer: Any, is_attention: bool) -> Drawing:
         Beside(columns),
         title("3 all-reduce: the partial sums are added up, and every rank gets the total"),
         _product(*sums, output),
-        note("To scale. A matrix has a row for each input. Filled: what a rank has."),
+        note(
+            "To scale. A matrix has a row for each input. Filled: what a rank has; grey: whole, "
+            "on both ranks. →: silu(…) * (…), or attention."
+        ),
         width=LARGE,
     )
 
@@ -270,7 +273,7 @@ def draw_pipeline(stages: int, batches: int) -> Drawing:
     return page(
         f"Batches under way: {batches}. Each stage is idle for {idle:.0%} of the time.",
         *lanes,
-        note("Time goes to the right. B2 is token 2 of batch B. Dashed: the stage is idle."),
+        note("Time goes to the right. A2 is token 2 of batch A. Dashed: the stage is idle."),
         width=LARGE,
     )
 
