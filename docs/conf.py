@@ -88,11 +88,7 @@ ogp_image = CARD  # build_front.py puts it there
 ogp_image_alt = "Blocks of memory, coloured by chat"
 ogp_social_cards = {"enable": False}  # a card would be a picture of the title
 ogp_description_length = 200
-NO_KEYS = (
-    "All code on this page has been run. You can play pictures with ▶, point at their parts (or tap them), open hints and "
-    "answer the questions at the end. "
-    "To write code and to use other controls, run the notebook."
-)
+NO_KEYS = "Here you play pictures, open hints and answer the questions at the end. To write code, run the notebook."
 NO_SCRIPT = "<noscript>Without JavaScript, the drawings on this page do not play.</noscript>"
 # what read_notebook adds is no description of a page
 WAYS = re.compile(rf"Start page · [^\"]*?Install ({re.escape(NO_KEYS)} )?")

@@ -96,6 +96,10 @@ class EagerRunner:
 class LLM:
     """A language model with a paged KV cache.
 
+    `generate` returns whole answers, and `stream` yields the pieces of one. `add` queues a request,
+    `step` computes for all, and `abort` ends one. The other methods are for classes that change the
+    engine.
+
     Args:
         model: a hub id, a folder, a .gguf file, or a `Model`. None for the model in
             PAGEDLAB_MODEL, else the real Qwen if it was downloaded, else the tiny model.

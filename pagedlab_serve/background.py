@@ -38,9 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:
-        raise ValueError(
-            f"cannot listen on port {port} of {host} ({error}): name another"
-        ) from None
+        raise ValueError(f"port {port} of {host} cannot be used: name another ({error})") from None
     # asyncio sets it only on sockets that it makes itself. Without it, the end of an answer waits
     # 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

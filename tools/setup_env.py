@@ -44,8 +44,9 @@ def pins():
 
 def recipe():
     """A name for all that decides what is installed."""
-    parts = [sys.version, str(ROOT), *pins(), (ROOT / "pyproject.toml").read_text(encoding="utf-8")]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    project = (ROOT / "pyproject.toml").read_text("utf-8").partition("[tool.")[0]  # the rest installs nothing
+    parts = [sys.version, ROOT, *pins(), project]
+    return hashlib.sha256(str(parts).encode()).hexdigest()
 
 
 def set_up(groups):

@@ -39,7 +39,7 @@ PROMPT = "you> "
 WELCOME = """\
 Type a message. Below each answer are its blocks, in the colours of their words:
 = reused from the prefix cache, + new, & shared by both answers.
-/fork MESSAGE gives two answers from one beginning, /new begins anew.
+/fork MESSAGE gives two answers and goes on with the first, /new begins anew.
 Ctrl-C stops an answer. At you> it ends the chat, as /quit and Ctrl-D do.
 """
 
@@ -67,7 +67,8 @@ def typed_lines(console: Console) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D or the end of the input."""
     with suppress(EOFError):
         while True:
-            yield console.input(PROMPT)
+            yield console.input(PROMPT if console.is_terminal else "")
+    console.print()
 
 
 def converse(llm: LLM, sampling: SamplingParams, lines: Iterable[str], console: Console) -> None:

@@ -33,8 +33,9 @@ def notebooks(
     copied = [_copy(path, folder, "(../docs/", "(docs/") for path in source.glob("*.ipynb")]
     for page in source.with_name("docs").glob("*.md"):
         _copy(page, folder / "docs", "(../notebooks/", "(../")
-    typer.echo(f"{sum(copied)} notebooks copied to {folder}; those that were there are kept")
+    typer.echo(f"{sum(copied)} notebooks copied to {folder} (files that were there are kept)")
     if no_open:
+        typer.echo(f"to open them: pagedlab notebooks {folder}")
         return
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     command.append(f"--LabApp.default_url=/lab/tree/{FIRST}")

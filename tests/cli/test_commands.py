@@ -36,7 +36,7 @@ def run(*arguments):
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
         (["generate", "hi", *TINY, "--attention", "nix"], "'nix' is not one of 'auto', 'torch', 'triton'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
-        (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: cannot listen on port 8000 of 999.1.1.1"),
+        (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: port 8000 of 999.1.1.1 cannot be used"),
         (["serve", "--api-key", ""], "a key is empty: give --api-key"),
         (["download", "a b"], f"error: a hub id is like {DEFAULT_MODEL}, got 'a b'"),
         (["notebooks", str(TINY_MODEL / "config.json"), "--no-open"], "error: "),
@@ -87,7 +87,7 @@ def test_a_taken_port_is_said_before_a_model_is_loaded(capsys):
     with listen("127.0.0.1", 0) as other:
         port = other.getsockname()[1]
         assert run("serve", "--port", port) == 2
-    assert capsys.readouterr().err.startswith(f"error: cannot listen on port {port} of 127.0.0.1 (")
+    assert capsys.readouterr().err.startswith(f"error: port {port} of 127.0.0.1 cannot be used: name another (")
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,7 @@ def block_pool(answer: type) -> str:
         for block_ids in ([0], [1, 0], [5, 12, 3], [4, 9, 2, 6])
         for position in range(len(block_ids) * size)
     ],
+    why="Block b begins at slot b times the block size, and {0} lists the blocks.",
 )
 def slot(block_ids: Sequence[int], position: int, block_size: int) -> int:
     """Physical slot of the token at a position, from a table's block ids and the block size."""
