@@ -1,6 +1,6 @@
 """What prompt lookup saves in steps and seconds, on prompts whose answer copies and on one whose does not.
 
-python benchmarks/speculative.py [--model FOLDER] [--tokens 64] [--k 1 2 4 8] [--json FILE]
+python benchmarks/speculative.py [--model FOLDER] [--tokens 64] [--json FILE]
 
 Greedy, one sequence at a time, without a prefix cache. Each k has a `pagedlab_fast.LLM` as a user would make it, so on
 a GPU all of them run as CUDA graphs, also the one without drafts. Each answer is generated --repeat times, and the
