@@ -16,9 +16,12 @@ class Source:
         return self.text
 
     def _repr_markdown_(self) -> str:
+        # JupyterLab shows the first line of an output that is folded: the place of the source.
+        place, _, code = self.text[2:].partition("\n")
         # The font is for nbconvert, which shows code in Markdown outputs in the font of the text
         # around it.
-        return f'<div style="font-family: monospace">\n\n```python\n{self.text}\n```\n\n</div>'
+        source = f'<div style="font-family: monospace">\n\n```python\n{code}\n```\n\n</div>'
+        return f"`{place}`\n\n{source}"
 
 
 def show_source(*objects: Any) -> Source:
@@ -46,10 +49,6 @@ def _read(item: Any) -> str:
 
 
 def _shown(file: Path) -> str:
-    """A file's path from the folder of its package on; the whole path if it is in no package."""
-    package = file.parent
-    while (package.parent / "__init__.py").exists():
-        package = package.parent
-    if (package / "__init__.py").exists():
-        file = file.relative_to(package.parent)
-    return file.as_posix()
+    """A file's path from the folder of its package on."""
+    outside = next(folder for folder in file.parents if not (folder / "__init__.py").exists())
+    return file.relative_to(outside).as_posix()
