@@ -15,14 +15,14 @@ WORDS = {
         "**Press Shift+Enter four times, then wait**: the model loads, and the film starts.": (
             "The film plays by itself, and **Again** repeats it."
         ),
-        "Replace `...` with a list of block numbers and press Shift+Enter; a check answers at once.": (
-            "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter; a check answers at once."
+        "Replace `...` with a list of block numbers and press Shift+Enter.": (
+            "In JupyterLab you replace `...` with a list of block numbers and press Shift+Enter."
         ),
-        "into the first folded cell; it then fetches": "into the notebook's first cell in Colab; it then fetches",
+        "into the first folded cell.": "into the notebook's first cell in Colab.",
     },
     "01_fragmentation": {
         "Run the folded cell (Shift+Enter), drag **users** to 1": "Drag **users** to 1",
-        "Type a guess; the measured number appears beside it.": "Guess, then open **The answer**.",
+        "Guess first:": "Guess, then open **The answer**:",
     },
     "02_block_pool": {
         "Run the folded cell and point at a word": "Point at (or tap) a word",
