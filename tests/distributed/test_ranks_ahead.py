@@ -63,9 +63,10 @@ def test_all_shapes_run_on_all_ranks(tiny, monkeypatch):
 
 def test_a_killed_rank_is_noticed_in_a_window(tiny):
     """Within seconds, and the next call starts a new one."""
+    prompt = [1, 2, 3]
     with two(Ahead, 64, fused=False) as llm:
-        (expected,) = texts_of(engine(tiny).generate([[1, 2, 3]], exactly(40)))
-        llm.add([1, 2, 3], exactly(400))
+        (expected,) = texts_of(engine(tiny).generate([prompt], exactly(40)))
+        llm.add(prompt, exactly(400))
         llm.step()
         assert llm.runner.in_flight == 1
         other_rank(llm).kill()
@@ -73,5 +74,5 @@ def test_a_killed_rank_is_noticed_in_a_window(tiny):
         with pytest.raises(RankLost, match=r"^rank 1 has ended \(exit code -9\)$"):
             drain(llm)
         assert time.monotonic() - began < 5
-        assert texts_of(llm.generate([[1, 2, 3]], exactly(40))) == [expected]
+        assert texts_of(llm.generate([prompt], exactly(40))) == [expected]
         assert_idle(llm)
