@@ -59,11 +59,10 @@ class ReadersPool(PlainPool):
 @pytest.mark.parametrize(
     ("block_size", "options", "lengths", "new_tokens"),
     [
-        (1, {}, LENGTHS, 20),
+        (1, {"max_batch_tokens": 64}, LENGTHS, 20),
         (16, {}, LENGTHS, 64),
         (3, {"attention_backend": "safe", "max_batch_tokens": 20}, LENGTHS[:7], 16),
         (1, {"attention_backend": "online", "max_batch_tokens": 7}, [1, 2, 17], 8),
-        (3, {"max_batch_tokens": 64}, LENGTHS, 32),
         (16, {"block_pool": ReadersPool, "attention_backend": readers_attention, "max_batch_tokens": 50}, LENGTHS, 32),
     ],
 )

@@ -46,7 +46,7 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
     def count(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal steps
         is_call = event == "call"
-        if is_call and not _is_readers(frame.f_code.co_filename, *OURS):
+        if is_call and not _is_readers(frame.f_code.co_filename):
             return None
         steps += 1
         if steps > limit:
@@ -111,7 +111,7 @@ def explain(error: BaseException) -> str:
     name = "" if isinstance(error, StillRunning) else type(error).__name__
     message = ": ".join(filter(None, (name, text_of(error))))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.line and _is_readers(frame.filename, *OURS):
+        if frame.line and _is_readers(frame.filename):
             return f"{message} ({frame.name}: {frame.line})"
     return message
 
@@ -126,10 +126,10 @@ def text_of(value: object) -> str:
 
 
 @cache
-def _is_readers(file: str, *ours: Path) -> bool:
-    """Return whether a reader wrote this file: it is neither in `ours` nor in a library."""
+def _is_readers(file: str) -> bool:
+    """Return whether a reader wrote this file: it is neither in `OURS` nor in a library."""
     path = Path(file)
-    if any(path.is_relative_to(folder) for folder in (STANDARD_LIBRARY, *ours)):
+    if any(path.is_relative_to(folder) for folder in (STANDARD_LIBRARY, *OURS)):
         return False
     if file.startswith("<frozen"):  # of the standard library, too: what `import` runs, for instance
         return False

@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
@@ -11,6 +9,7 @@ from rich.console import Console
 from pagedlab import LLM, SamplingParams
 from pagedlab.model import TINY_MODEL
 from pagedlab_serve.cli.chat import COLORS, converse
+from pagedlab_serve.cli.main import main
 from support.engines import assert_idle
 from support.faults import raising_at
 
@@ -95,11 +94,10 @@ def test_ctrl_c_stops_an_answer_and_keeps_its_beginning(llm, method):
     assert "prompt: 13 tokens" in text.split("blocks ")[1]
 
 
-def test_the_command_helps_and_ends_when_it_is_told_to():
-    command = [sys.executable, "-m", "pagedlab_serve", "chat", "--model", str(TINY_MODEL), "--max-tokens", "5"]
-    done = subprocess.run(
-        command, input=f"{QUESTION}\n\n/fork\n/exit\n/quit\nAnd?", capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count("as /quit and Ctrl-D do") == 4
-    assert len(tables(done.stdout)) == 1
-    assert "Traceback" not in done.stderr
+def test_the_command_helps_and_ends_when_it_is_told_to(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{QUESTION}\n\n/fork\n/exit\n/quit\nAnd?"))
+    with pytest.raises(SystemExit, match="0"):
+        main(["chat", "--model", str(TINY_MODEL), "--max-tokens", "5"])
+    text = capsys.readouterr().out
+    assert text.count("as /quit and Ctrl-D do") == 4
+    assert len(tables(text)) == 1

@@ -194,7 +194,7 @@ def test_a_row_that_is_not_finite_is_marked(vocabulary, penalised, generator):
             assert 0 <= tokens[6] < vocabulary
 
 
-@pytest.mark.parametrize("limits", [{}, {"top_k": 20, "top_p": 0.9}, {"top_k": 7}, {"top_p": 0.8}], ids=str)
+@pytest.mark.parametrize("limits", [{}, {"top_k": 20, "top_p": 0.9}, {"top_p": 0.8}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_penalised_rows_are_sampled_as_the_adjusted_logits(limits, dtype, generator, seed):
     """Beside rows without penalties; slots are in another order."""

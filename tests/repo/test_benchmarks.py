@@ -9,11 +9,10 @@ import pytest
 from pagedlab.attention import paged_attention
 from support.paths import ROOT
 
-BENCHMARKS = ROOT / "benchmarks"
 SMALL = {
     "parallel": "--shapes tiny --ranks 1 2 --device cpu --dtype float32",
-    "peers": "--model data/tiny-qwen2 --vocabulary 2000 --engines pagedlab --workloads one --rates 2 --least 2 "
-    "--rounds 1",
+    "peers": "--model data/tiny-qwen2 --vocabulary 2000 --engines pagedlab --workloads one --rates 0.3 --least 2 "
+    "--rounds 1 --seed 978",  # requests that arrive soon and are short
     "serving": "--requests 2 --shortest 2 --longest 5 --rungs generate ragged",
     "soak": "--minutes 0.05 --kinds 4",
     "speculative": "--tokens 6",
@@ -22,9 +21,10 @@ SMALL = {
 
 def run(name, *options, monkeypatch):
     """Run its main program in this process, which has torch already."""
+    program = str(ROOT / "benchmarks" / f"{name}.py")
     monkeypatch.setenv("PAGEDLAB_MODEL", str(ROOT / "data/tiny-qwen2"))
-    monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *options])
-    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [program, *options])
+    runpy.run_path(program, run_name="__main__")
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -16,6 +16,8 @@ def spare():
         parts = [
             helpers_find_the_language_ready(interpreter),
             numpys_kinds_are_found_once(interpreter),
+            # Else each sum of integers is computed again in 64 bits, for an assertion that only a debug mode makes.
+            (interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)),
             *shapes_are_made_once(interpreter.tl.core),
         ]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
@@ -67,7 +69,7 @@ def shapes_are_made_once(core):
         self.numel, self.shape = constants(*type.shape.values) if type.is_block() else constants()
 
     def block_type(self, element_ty, shape):
-        sizes = core._unwrap_if_constexpr(shape)
+        sizes = [getattr(size, "value", size) for size in shape]
         key = element_ty.name, *sizes
         if key not in known:
             make(self, element_ty, sizes)

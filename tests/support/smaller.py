@@ -10,13 +10,13 @@ SMALLER = {
     "02": {"first(400)": "first(60)"},
     "04": {"range(40)": "range(4)", "steps=120": "steps=80", "in tqdm(tales": "in tqdm(tales[:1]"},
     "05": {"shared_prompts(1000": "shared_prompts(60", "range(60)": "range(6)"},
+    "06": {"1024, 4096, 16384]": "1024]", "16_384": "1_024"},
     "07": {"max_tokens=8,": "max_tokens=2,"},
     "09": {"first(60)": "first(9)"},
     "10": {"--requests 40 --shortest 8 --longest 256": "--requests 2 --shortest 2 --longest 5"},
-    "11": {"range(2):  # and": "range(1):  # and"},
-    "12": {"seconds=4": "seconds=0.2", "range(3)": "range(1)", "max_tokens=60": "max_tokens=24"},
-    "13": {"range(100)": "range(5)"},
-    "14": {"2.0], 60": "2.0], 12", "range(3)": "range(1)", "[200, 2000]": "[200, 300]"},
+    "12": {"seconds=4": "seconds=0.2", "range(3)": "range(1)", "max_tokens=60": "max_tokens=16"},
+    "13": {"range(100)": "range(2)"},
+    "14": {"2.0], 60": "2.0], 6", "range(3)": "range(1)", "[200, 2000]": "[200, 300]"},
 }
 
 
