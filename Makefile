@@ -15,10 +15,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Where this variable is set, each process compiles each file again.
+unexport PYTHONDONTWRITEBYTECODE
 # One thread a process: tests and notebooks run side by side, and OpenMP threads that compete are far slower.
 # The shipped model, so that a test run neither waits for a hub nor depends on one.
-# With PYTHONDONTWRITEBYTECODE set, each process would compile each file again: it is taken away for all of them.
-unexport PYTHONDONTWRITEBYTECODE
 RUN := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PAGEDLAB_MODEL="$(CURDIR)/data/tiny-qwen2" $(BIN)/python
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 ON_A_GPU := $(wildcard notebooks/07_*.ipynb notebooks/08_*.ipynb notebooks/10_*.ipynb)

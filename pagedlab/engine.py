@@ -97,8 +97,8 @@ class LLM:
     """A language model with a paged KV cache.
 
     `generate` returns whole answers, and `stream` yields the pieces of one. `add` queues a request,
-    `step` computes for all, and `abort` ends one. The other methods are for classes that change the
-    engine.
+    `step` computes for all, `abort` ends one, and `reset` ends all. The other methods watch the
+    engine, or are for classes that change it.
 
     Args:
         model: a hub id, a folder, a .gguf file, or a `Model`. None for the model in

@@ -17,7 +17,7 @@ class Source:
 
     def _repr_markdown_(self) -> str:
         # JupyterLab shows the first line of an output that is folded: the place of the source.
-        place, _, code = self.text[2:].partition("\n")
+        place, _, code = self.text.removeprefix("# ").partition("\n")
         # The font is for nbconvert, which shows code in Markdown outputs in the font of the text
         # around it.
         source = f'<div style="font-family: monospace">\n\n```python\n{code}\n```\n\n</div>'

@@ -7,6 +7,7 @@ A word has the colour of the block that holds it. The blocks of each answer are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -67,7 +68,7 @@ def typed_lines(console: Console) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D or the end of the input."""
     with suppress(EOFError):
         while True:
-            yield console.input(PROMPT if console.is_terminal else "")
+            yield console.input(PROMPT if sys.stdin.isatty() else "")
     console.print()
 
 
