@@ -64,7 +64,7 @@ def choose_model(name: str | os.PathLike[str] | None = None) -> tuple[str, str]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Switch the garbage collector off. It adds a quarter to the import time of transformers."""
+    """Switch the garbage collector off: it looks at all objects again and again."""
     collects = gc.isenabled()
     gc.disable()
     try:

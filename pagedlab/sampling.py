@@ -76,7 +76,8 @@ def sample_chunks(
     wanted = next_tokens(chunks)
     if not wanted:
         return {}
-    logits = logits[[each.row for each in wanted]]  # a row is sampled once more for each fork
+    if len(wanted) > len(logits):  # a row is sampled once more for each fork
+        logits = logits[[each.row for each in wanted]]
     params = [each.sequence.params for each in wanted]
     # Temperature 0 draws nothing.
     numbers = [

@@ -111,10 +111,13 @@ class StepBuffers:
         self.inputs_memory = zeros(_packed_size(StepShape(max_rows, most)))
         self.samples = zeros(max_steps, max_rows, dtype=torch.int32)
         self.state = zeros(max_rows, 3, dtype=torch.int32)
+        self._inputs = dict[StepShape, StepInputs]()
 
     def inputs(self, shape: StepShape) -> StepInputs:
-        """The inputs of a step that the host lays out."""
-        return StepInputs.view(self.inputs_memory, self.block_tables, shape)
+        """The inputs of a step that the host lays out. They are made once a shape."""
+        if shape not in self._inputs:
+            self._inputs[shape] = StepInputs.view(self.inputs_memory, self.block_tables, shape)
+        return self._inputs[shape]
 
 
 class DeviceBuffers(StepBuffers):
@@ -131,7 +134,7 @@ class DeviceBuffers(StepBuffers):
         max_rows = limits.max_rows
         self.state_before = torch.zeros_like(self.state)
         decode = StepShape(max_rows)
-        memory = torch.zeros(_packed_size(decode), dtype=torch.int64, device=device)
+        memory = torch.zeros_like(self.inputs_memory)
         self.decode_inputs = StepInputs.view(memory, self.block_tables, decode)
         torch.arange(max_rows, out=self.decode_inputs.batch.last_rows)
         torch.arange(max_rows + 1, out=self.decode_inputs.batch.query_starts)
@@ -150,8 +153,7 @@ class DeviceBuffers(StepBuffers):
             self.sampling.copy_(host.sampling, non_blocking=True)
         self.block_tables[:rows].copy_(host.block_tables[:rows], non_blocking=True)
         if shape.tokens is not None:
-            packed = self.inputs(shape).packed
-            packed.copy_(host.inputs_memory[: len(packed)], non_blocking=True)
+            self.inputs(shape).packed.copy_(host.inputs(shape).packed, non_blocking=True)
 
     def send_results(self, host: HostBuffers) -> None:
         """Copy samples and state to the host; nothing waits."""
@@ -184,7 +186,6 @@ class HostBuffers(StepBuffers):
         source_rows = {}
         if before is not None:
             source_rows = {plan.sequence: row for row, plan in enumerate(before.rows)}
-        sources = [-1 if plan.token is not None else source_rows[plan.sequence] for plan in plans]
         asked = [plan.sequence.params for plan in plans]
         counts_rows = [plan.counts_row for plan in plans]
         columns = [
@@ -193,7 +194,7 @@ class HostBuffers(StepBuffers):
             [not each.ignore_eos for each in asked],
             [plan.sequence.seed % 2**63 for plan in plans],
             [plan.token or 0 for plan in plans],
-            sources,
+            [-1 if plan.token is not None else source_rows[plan.sequence] for plan in plans],
             counts_rows,
         ]
         used = len(plans)

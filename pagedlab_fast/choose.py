@@ -40,12 +40,13 @@ def takes_graphs(wanted: Wanted, model: Model, attend: PagedAttention, scheduler
     Raises:
         ValueError: If they are asked for and the model or the device does not support them.
     """
-    can_plan = isinstance(scheduler, FastScheduler)
-    is_able = can_plan and is_on_gpu(model, attend)
+    is_able = isinstance(scheduler, FastScheduler) and is_on_gpu(model, attend)
     is_able = is_able and model.device.index == torch.cuda.current_device()
     if wanted is True and not is_able:
-        needs = "one NVIDIA GPU a rank, torch's current one, Triton's attention and a FastScheduler"
-        raise ValueError(f"cuda_graphs=True takes {needs}: leave it at 'auto'")
+        raise ValueError(
+            "cuda_graphs=True takes one NVIDIA GPU a rank, torch's current one, Triton's attention "
+            "and a FastScheduler: leave it at 'auto'"
+        )
     return bool(wanted) and is_able
 
 
@@ -89,13 +90,10 @@ def make_runner(llm: LLM, fused: Fused | None = None, graphs: bool = True) -> Fa
         max_steps=MAX_STEPS,
         max_tokens=llm.max_batch_tokens,
     )
-    forward: Forward
-    if fused is None:
-        forward = model.forward
-    elif llm.ranks.rank > 0:
-        forward = fused.hidden_states  # rank 0 alone needs logits
-    else:
-        forward = fused.forward
+    forward: Forward = model.forward
+    if fused is not None:
+        needs_logits = llm.ranks.rank == 0
+        forward = fused.forward if needs_logits else fused.hidden_states
     device = llm.cache.keys.device
     ranks = ranks_of(llm)
     step = DeviceStep(

@@ -98,10 +98,10 @@ class GraphRunner:
 
     def __init__(self, step: DeviceStep, max_tokens: int, enabled: bool) -> None:
         self.step = step
-        self.graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
+        self.graphs = dict[StepShape, torch.cuda.CUDAGraph]()
         self.enabled = enabled
         self._max_tokens = max_tokens
-        self.seen: set[StepShape] = set()
+        self.seen = set[StepShape]()
         self._hidden = torch.empty(0)  # of steps that the host samples for
         if step.fused:
             width = step.fused.module.config.hidden_size

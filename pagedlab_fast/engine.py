@@ -10,6 +10,7 @@ from pagedlab.arguments import one_of, optional_integer
 from pagedlab.blocks import BlockCopy
 from pagedlab.engine import EagerRunner
 from pagedlab.kernels import compiles_for
+from pagedlab.loading import no_collections
 from pagedlab.outputs import Completion
 from pagedlab.recipes.penalties import Penalties
 from pagedlab.recipes.ranks import TensorParallelLLM
@@ -90,6 +91,8 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         """Make a sequence. That of a text of `generate` is read when it is complete."""
         return FastSequence(*fields, **options | {"streaming": self._streams})
 
+    # A full collection looks at every token of every prompt, and takes up to 0.1 s.
+    @no_collections()
     def generate(self, *arguments: Any, **options: Any) -> list[Completion]:
         """Continue prompts, as `pagedlab.LLM.generate` does."""
         self._streams = False
@@ -103,7 +106,7 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         scheduler = super().make_scheduler()
         is_cuda = self.model.device.type == "cuda"
         limit = self._max_prompt_tokens or (GPU_PROMPT_TOKENS if is_cuda else None)
-        if isinstance(scheduler, FastScheduler) and limit is not None:
+        if limit and isinstance(scheduler, FastScheduler):
             scheduler.max_prompt_tokens = limit
         return scheduler
 
@@ -148,9 +151,12 @@ class LLM(SpeculativeLLM, TensorParallelLLM):
         length = min(num_tokens - 1, self.max_batch_tokens, self.model.max_length, fit) - 4
         if length < 1:
             return
-        samples = {"n": min(2, self.max_sequences), "temperature": 1.0}  # copies a block
-        asked: list[dict[str, Any]]
-        asked = [{}, {"logprobs": 0}, samples, {"adjust": Penalties(repetition=1.1)}]
+        asked: list[dict[str, Any]] = [
+            {},
+            {"logprobs": 0},
+            {"n": min(2, self.max_sequences), "temperature": 1.0},  # copies a block
+            {"adjust": Penalties(repetition=1.1)},
+        ]
         requests = [SamplingParams(max_tokens=4, **each) for each in asked]
         # One request that needs the host brings the others to the host, too.
         for batch in requests[:3], requests[3:]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class TokenCounts:
         self.counts: Tensor | None = None
         self._shape = max_rows, vocabulary
         self._device = device
-        self._rows: dict[Sequence, CountsRow] = {}
+        self._rows = dict[Sequence, CountsRow]()
 
     def prepare(self, plans: Seq[RowPlan]) -> bool:
         """Have all tokens counted that the next window's sequences with penalties begin with.
@@ -90,8 +90,7 @@ class TokenCounts:
             for other in [each for each in self._rows if not each.table.block_ids]:
                 del self._rows[other]
             taken = {row.number for row in self._rows.values()}
-            max_rows, _ = self._shape
-            free = next(number for number in range(max_rows) if number not in taken)
+            free = next(number for number in count() if number not in taken)
             self._rows[sequence] = CountsRow(free)
         return self._rows[sequence]
 

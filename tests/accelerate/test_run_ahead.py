@@ -4,6 +4,7 @@ In fp32 on poisoned caches, the kernels in Triton's interpreter. CUDA graphs of 
 """
 
 import asyncio
+import gc
 import random
 import sys
 from copy import copy, deepcopy
@@ -131,7 +132,6 @@ def test_windows_give_the_same_texts(tiny, mixed_texts, options):
     got = llm.generate(prompts, MIXED)
     for one, other in zip(got, mixed_texts, strict=True):
         assert (one.outputs, len(one.times)) == (other.outputs, len(other.times))
-        assert [output.text for output in one.outputs] == [output.text for output in other.outputs]
     assert (llm.stats.preemptions > 0) == ("num_blocks" in options)
     assert_idle(llm)
 
@@ -162,8 +162,9 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny, waiting
     llm = ahead_engine(tiny, max_sequences=2)
     llm.runner.num_steps = 1
     passes = window_sizes(llm)
+    llm.on_step(lambda: passes.append(gc.isenabled()))
     llm.generate(prompts_of(tiny, [5] * (2 + waiting)), exactly(40))
-    assert passes[0] == (STREAMED_STEPS if waiting else choose.MAX_STEPS)
+    assert passes[:2] == [STREAMED_STEPS if waiting else choose.MAX_STEPS, False], "collections take long"
 
 
 def test_an_engine_that_many_read_from_runs_fewer_steps_ahead(tiny):
