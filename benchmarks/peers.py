@@ -8,7 +8,7 @@ python benchmarks/common.py result.json [...]        print the tables
 Each engine is started in a process of its own and keeps its share of the card's memory. All stay
 there while one works: the processes of the others are stopped (SIGSTOP), so they take neither
 processor nor card. In each round every engine runs every workload, in turns that begin with another
-engine each time. A workload is run once with another seed before it is timed. See
+engine each time. A workload but `one` is run once with another seed before it is timed. See
 `peer_workloads.py` for the requests and `peer_engines.py` for what an engine is given.
 
 An engine that lives in a folder of its own (`pip install --target FOLDER`) is named with `--path
