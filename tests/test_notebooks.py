@@ -49,6 +49,6 @@ def test_a_notebook_runs_moves_and_runs_again(path, tmp_path, monkeypatch):
     first = ALONE if number < "10" else WARM_RANKS if number == "11" else ""
     again = [cell for cell in cells if cell.id not in ONCE]
     again = [cell for cell in again for _ in range(2)] if number in IN_ORDER else again[::-1]
-    every = [new_code_cell(first), *cells, new_code_cell(MOVE), *again]
+    every = new_code_cell(first), *cells, new_code_cell(MOVE), *again
     notebook.cells = [new_code_cell(cell.source) for cell in every]
     NotebookClient(notebook, timeout=300).execute(cwd=str(tmp_path))
