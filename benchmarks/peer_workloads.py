@@ -7,7 +7,7 @@
     turns     64 conversations of 6 turns: 60 new tokens and an answer of 100, after all before
     long      32 prompts of 12,000 tokens, answers of 256
     prefill   640 prompts of 2,048 tokens, one new token
-    short     5,120 requests, prompts and answers of 16 to 64 tokens
+    short     6,144 requests, prompts and answers of 16 to 64 tokens
     ends      512 questions in English; an answer ends where the model ends it, or after 1,024 tokens
     one       a single sequence, greedy: milliseconds a token over 256 tokens, after the first
 
@@ -142,7 +142,7 @@ def prefill(seed: int) -> Workload:
 
 
 def short(seed: int) -> Workload:
-    return Workload([between(seed, 5120, 16, 64)])
+    return Workload([between(seed, 6144, 16, 64)])
 
 
 def ends(seed: int) -> Workload:
