@@ -19,9 +19,8 @@ import pagedlab
 MAX_STEPS = 1_000_000
 HAS_ALARM = os.name == "posix" and sys.platform != "emscripten"  # a browser has none
 MAX_SECONDS = 60  # that a check may take
-LESSONS = Path(__file__).parent
-OURS = LESSONS, Path(pagedlab.__file__).parent
-STANDARD_LIBRARY = Path(dis.__file__).parent
+# The lessons, pagedlab, and Python's own library.
+NOT_READERS = [Path(file).parent for file in (__file__, pagedlab.__file__, dis.__file__)]
 
 
 class StillRunning(BaseException):
@@ -35,8 +34,8 @@ class StillRunning(BaseException):
 def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
     """Raise `StillRunning` inside the block after too many steps.
 
-    A step is a call, or a bytecode instruction of a function with a loop. pagedlab and other
-    libraries do not count.
+    A step is a call, or a line or bytecode instruction of a function with a loop. pagedlab and
+    other libraries do not count.
 
     Args:
         limit: number of steps.
@@ -49,15 +48,17 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
         if is_call and not _is_readers(frame.f_code.co_filename):
             return None
         steps += 1
-        if steps > limit:
+        # No `except:` in a loop catches what is raised where it jumps back. In a long loop, that
+        # place may have another offset.
+        if steps > limit + 9999 or (steps > limit and frame.f_lasti in _jumps(frame.f_code)):
             raise StillRunning(
                 f"it is still running after {limit:,} steps: look for a loop that does not end, or "
                 "for a function that calls itself without end"
             )
-        if is_call and not _has_loop(frame.f_code):
+        if is_call and not _jumps(frame.f_code):
             return None
-        # Count instructions, not lines: Python reports the one line of "while True: pass" once.
-        frame.f_trace_lines = False
+        # Up to Python 3.11, the one line of "while True: pass" is reported once. From 3.12 on,
+        # instructions are reported only beside lines.
         frame.f_trace_opcodes = True
         return count
 
@@ -94,12 +95,11 @@ def in_time() -> Iterator[None]:
 
 
 @cache
-def _has_loop(code: CodeType) -> bool:
-    """Return whether this code jumps back."""
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    return any(
-        step.opcode in jumps and step.argval <= step.offset for step in dis.get_instructions(code)
-    )
+def _jumps(code: CodeType) -> set[int]:
+    """Return where this code jumps back."""
+    jumps = dis.hasjrel + dis.hasjabs
+    steps = dis.get_instructions(code)
+    return {each.offset for each in steps if each.opcode in jumps and each.argval <= each.offset}
 
 
 def explain(error: BaseException) -> str:
@@ -127,9 +127,9 @@ def text_of(value: object) -> str:
 
 @cache
 def _is_readers(file: str) -> bool:
-    """Return whether a reader wrote this file: it is neither in `OURS` nor in a library."""
+    """Return whether a reader wrote this file: it is neither ours nor a library's."""
     path = Path(file)
-    if any(path.is_relative_to(folder) for folder in (STANDARD_LIBRARY, *OURS)):
+    if any(path.is_relative_to(folder) for folder in NOT_READERS):
         return False
     if file.startswith("<frozen"):  # of the standard library, too: what `import` runs, for instance
         return False
