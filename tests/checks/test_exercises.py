@@ -53,7 +53,7 @@ def test_stub_is_not_attempted_and_the_folded_solution_passes(exercise):
     exec(exercise.imports, names)
     run_cell(exercise.stub, names)
     assert eval(exercise.call, names).status == "not attempted"
-    exec(solution_of(exercise), names)
+    run_cell(solution_of(exercise), names)
     result = eval(exercise.call, names)
     assert result.status == "passed", str(result)
 

@@ -43,7 +43,7 @@ def test_the_folded_solution_passes_and_the_expected_mistakes_fail(names):
     (markdown,) = MARKDOWN_CELL.findall(PAGE.read_text(encoding="utf-8"))
     assert len(HINT.findall(markdown)) == 3
     solution = {}
-    exec(CELL.findall(markdown)[0], solution)
+    run_cell(CELL.findall(markdown)[0], solution)
     assert check.empty_slots(solution["my_empty_slots"]).status == "passed"
     assert check.empty_slots(names["empty_slots"]).message.startswith("Right in all 4 cases")
     for mistake in ("forgets_full_blocks", "counts_the_tokens", "counts_from_one"):

@@ -98,5 +98,5 @@ def edited_answer(name: str, old: str = "", new: str = ""):
         names = define(BROUGHT + solution)
     else:
         exec("\n".join([exercise.imports, *imports_of(exercise.stub)]), names)
-        exec(solution, names)
+        run_cell(solution, names)
     return eval(argument_of(exercise), names)
