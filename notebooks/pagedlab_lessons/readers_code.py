@@ -15,7 +15,8 @@ from typing import Any
 
 import pagedlab
 
-# Calls, and instructions in loops, that an answer may execute in one trial. This is half a second.
+# Calls, and lines and instructions in loops, that an answer may execute in one trial. This is
+# half a second.
 MAX_STEPS = 1_000_000
 HAS_ALARM = os.name == "posix" and sys.platform != "emscripten"  # a browser has none
 MAX_SECONDS = 60  # that a check may take
