@@ -49,8 +49,8 @@ def bounded(limit: int = MAX_STEPS) -> Iterator[None]:
         if is_call and not _is_readers(frame.f_code.co_filename):
             return None
         steps += 1
-        # No `except:` in a loop catches what is raised where it jumps back. In a long loop, that
-        # place may have another offset.
+        # No `except:` in a loop catches what is raised where it jumps back. A far jump may be
+        # reported at another offset: then an error is raised anywhere, some steps later.
         if steps > limit + 9999 or (steps > limit and frame.f_lasti in _jumps(frame.f_code)):
             raise StillRunning(
                 f"it is still running after {limit:,} steps: look for a loop that does not end, or "
@@ -97,7 +97,7 @@ def in_time() -> Iterator[None]:
 
 @cache
 def _jumps(code: CodeType) -> set[int]:
-    """Return where this code jumps back."""
+    """Return the offsets at which this code jumps back."""
     jumps = dis.hasjrel + dis.hasjabs
     steps = dis.get_instructions(code)
     return {each.offset for each in steps if each.opcode in jumps and each.argval <= each.offset}
