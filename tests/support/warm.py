@@ -7,8 +7,14 @@ import time
 from functools import cache
 
 from ipykernel.kernelapp import launch_new_instance
+from jupyter_client.provisioning import local_provisioner
 
 IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2", "ipykernel.kernelapp"]
+
+
+def pytest_configure():
+    """As pytest's plugin: the kernels of nbmake are such processes."""
+    local_provisioner.launch_kernel = Kernel
 
 
 @cache
