@@ -210,7 +210,7 @@ class BlockMachine(RuleBasedStateMachine):
 
 
 BlockMachine.TestCase.settings = settings(
-    max_examples=OPERATIONS // 50 if OPERATIONS else 250, stateful_step_count=50, deadline=None
+    max_examples=OPERATIONS // 50 if OPERATIONS else 120, stateful_step_count=50, deadline=None
 )
 TestBlocks = LONG_RUN(BlockMachine.TestCase)
 

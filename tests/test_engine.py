@@ -60,7 +60,7 @@ class ReadersPool(PlainPool):
     ("block_size", "options", "lengths", "new_tokens"),
     [
         (1, {"max_batch_tokens": 64}, LENGTHS, 20),
-        (16, {}, LENGTHS, 64),
+        (16, {}, LENGTHS, 40),
         (3, {"attention_backend": "safe", "max_batch_tokens": 20}, LENGTHS[:7], 16),
         (1, {"attention_backend": "online", "max_batch_tokens": 7}, [1, 2, 17], 8),
         (16, {"block_pool": ReadersPool, "attention_backend": readers_attention, "max_batch_tokens": 50}, LENGTHS, 32),
@@ -72,7 +72,7 @@ def test_tokens_are_those_of_generate(tiny, hugging_face, block_size, options, l
     prompts = prompts_of(tiny, lengths)
     for prompt, completion in zip(prompts, llm.generate(prompts, SamplingParams(max_tokens=new_tokens)), strict=True):
         assert completion.prompt_token_ids == prompt
-        assert completion.outputs[0].token_ids == hugging_face(tiny, prompt, 64)[:new_tokens], len(prompt)
+        assert completion.outputs[0].token_ids == hugging_face(tiny, prompt, 40)[:new_tokens], len(prompt)
     assert_idle(llm)
 
 
@@ -143,15 +143,15 @@ def test_stop_strings(tiny):
     """Each is cut out of the first of three texts, so many lie across tokens. Each text ends for itself."""
     prompt = prompt_of(tiny, 33)
     llm = engine(tiny, block_size=4, prefix_caching=False)  # rounding, which depends on it, would decide a draw
-    [plain] = llm.generate(prompt, exactly(40, n=3, **HOT))
+    [plain] = llm.generate(prompt, exactly(24, n=3, **HOT))
     full = [output.text for output in plain.outputs]
-    for i in range(1, 25, 3):
+    for i in range(1, 19, 3):
         stop = full[0][i : i + 4]
-        [done] = llm.generate(prompt, exactly(40, n=3, stop=("#?#", stop), **HOT))
+        [done] = llm.generate(prompt, exactly(24, n=3, stop=("#?#", stop), **HOT))
         for text, output in zip(full, done.outputs, strict=True):
             assert (output.text, output.finish_reason) == (text.split(stop)[0], "stop" if stop in text else "length")
             assert stop not in tiny.decode(output.token_ids[:-1]), "its last token completes the stop string"
-        assert "".join(llm.stream(prompt, exactly(40, stop=stop, **HOT))) == full[0].split(stop)[0]
+        assert "".join(llm.stream(prompt, exactly(24, stop=stop, **HOT))) == full[0].split(stop)[0]
     assert_idle(llm)
 
 
@@ -166,7 +166,7 @@ def test_pieces_join_to_the_text(tiny, hugging_face):
     streams = [llm.stream(p, SamplingParams(max_tokens=n)) for p, n in zip(prompts, counts, strict=True)]
     next_to_all = [next(stream) for stream in streams]
     pieces = [[first, *stream] for first, stream in zip(next_to_all, streams, strict=True)]
-    expected = [hugging_face(tiny, p, 64)[:n] for p, n in zip(prompts, counts, strict=True)]
+    expected = [hugging_face(tiny, p, 40)[:n] for p, n in zip(prompts, counts, strict=True)]
     assert ["".join(each) for each in pieces] == [tiny.decode(ids) for ids in expected]
     assert len(pieces[0]) > 5
     assert all(all(each) for each in pieces)

@@ -217,7 +217,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 PrefixMachine.TestCase.settings = settings(
-    max_examples=OPERATIONS // 50 if OPERATIONS else 250, stateful_step_count=50, deadline=None
+    max_examples=OPERATIONS // 50 if OPERATIONS else 120, stateful_step_count=50, deadline=None
 )
 TestPrefix = LONG_RUN(PrefixMachine.TestCase)
 

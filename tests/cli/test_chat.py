@@ -27,7 +27,7 @@ def llm(tiny):
 def drawn(llm, *lines, **look):
     """What a terminal without colours, or with this look, shows of a conversation."""
     console = Console(file=io.StringIO(), width=500, **look)
-    converse(llm, SamplingParams(max_tokens=60), lines, console)
+    converse(llm, SamplingParams(max_tokens=40), lines, console)
     return console.file.getvalue()
 
 
@@ -38,7 +38,7 @@ def tables(text):
 
 def test_it_answers_what_generate_answers_and_reuses_the_blocks_of_the_turns_before(llm):
     message = [{"role": "user", "content": QUESTION}]
-    (expected,) = llm.generate(message, SamplingParams(max_tokens=60))
+    (expected,) = llm.generate(message, SamplingParams(max_tokens=40))
     llm.reset()
     text = drawn(llm, QUESTION, "What is a mill?")
     assert text.startswith(expected.outputs[0].text.strip())
@@ -52,7 +52,7 @@ def test_it_answers_what_generate_answers_and_reuses_the_blocks_of_the_turns_bef
 
 
 def test_a_fork_shares_the_full_blocks_of_the_question_and_all_is_remembered_until_a_new_one(llm):
-    """A prompt grows by the answer, which has up to 60 tokens, and by the next message."""
+    """A prompt grows by the answer, which has up to 40 tokens, and by the next message."""
     text = drawn(llm, QUESTION, "/fork Tell me a story about a mill.", "Three", "/new", QUESTION)
     one, two = tables(text)[1:3]
     shared = [block for block in one if block[0] in "=&"]

@@ -49,7 +49,7 @@ def test_who_waits_hears_of_a_failure_between_two_steps(tiny):
     async def run(engine):
         first = await submitted(engine, exactly(400))
         await asyncio.sleep(0.05)
-        second = Ticket(engine, exactly(300), True)
+        second = Ticket(engine, exactly(30), True)
         scored, added = engine.call(score_in_vain), engine.submit(second, [[8, 9]], None)
         failed, _ = await asyncio.gather(scored, added, return_exceptions=True)
         return failed, await read(first), await read(second)
@@ -126,7 +126,7 @@ def test_a_loop_that_is_closed_disturbs_nobody(tiny):
     llm = LLM(tiny, num_blocks=256)
 
     async def leave(engine):
-        await anext(aiter(await submitted(engine, exactly(200))))
+        await anext(aiter(await submitted(engine, exactly(60))))
 
     async def stay(engine):
         return await read(await submitted(engine, exactly(20)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,21 +39,22 @@ BOOKKEEPING = {
 BOOKS = {str(HOME.parent / house / f"{name}.py") for house, names in BOOKKEEPING.items() for name in names.split()}
 assert all(Path(book).is_file() for book in BOOKS)
 Place = tuple[str, int]  # file and line
+SHIFTS = torch.arange(64) % 24
 
 
 def checksum(batch: Batch, cache, attend):
     """Stand in for a model's forward pass."""
-    kept = cache.keys[0].flatten(0, 1)[:, 0, 0]
-    kept[batch.slots] = batch.token_ids.to(kept.dtype)
+    kept = cache.keys[0, :, :, 0, 0]
+    kept.view(-1)[batch.slots] = batch.token_ids.to(kept.dtype)
     rows = batch.last_rows.tolist()
     logits = torch.zeros(len(rows), 64)
     starts, size = batch.query_starts.tolist(), cache.block_size
     for i, row in enumerate(rows):
-        b = next(b for b in range(len(starts) - 1) if starts[b] <= row < starts[b + 1])
-        at = torch.arange(int(batch.positions[row]) + 1)
-        slots = batch.block_tables[b, at // size].long() * size + at % size
-        name = zlib.crc32(kept[slots].numpy().tobytes())
-        logits[i] = torch.tensor([(name >> (k % 24)) % 97 for k in range(64)]).float() / 9
+        b = bisect(starts, row) - 1
+        count = int(batch.positions[row]) + 1
+        blocks = batch.block_tables[b, : -(-count // size)].long()
+        name = zlib.crc32(kept[blocks].flatten()[:count].numpy().tobytes())
+        logits[i] = (name >> SHIFTS) % 97 / 9
         logits[i, name % 64] += 9
     return logits
 

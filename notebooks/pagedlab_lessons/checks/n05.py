@@ -212,7 +212,7 @@ def cache_trial(
 def search_cache(cache_class: type) -> None:
     """Search for prompts for which a cache class goes wrong."""
     trial = partial(cache_trial, cache_class)
-    starts = [partial(trial, 64), partial(trial, 6, exact=False), partial(trial, 64, 3)]
+    starts = [partial(trial, 32), partial(trial, 6, exact=False), partial(trial, 32, 3)]
     search(starts)
     replay(starts[1], _ORPHAN)
     replay(partial(trial, 6), _ONE_LOST)
