@@ -21,7 +21,8 @@ def spare():
             numpys_kinds_are_found_once(interpreter),
             # Else each sum of integers is computed again in 64 bits, for an assertion that only a debug mode makes.
             (interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)),
-            (interpreter.TensorHandle, "__post_init__", lambda self: None),  # it measures what operations have just measured
+            # It measures again what operations have measured.
+            (interpreter.TensorHandle, "__post_init__", lambda self: None),
             *shapes_are_made_once(interpreter.tl.core),
         ]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
@@ -32,13 +33,12 @@ def spare():
 
 def the_language_is_ready(interpreter):
     """For each launch, and each call of a helper, the interpreter puts its functions in again."""
-    patch_language, patched = interpreter._patch_lang, set()
+    patch, no_change = interpreter._patch_lang, interpreter._LangPatchScope()
 
+    @cache
     def patch_once(kernel):
-        if kernel.__module__ not in patched:
-            patch_language(kernel)
-            patched.add(kernel.__module__)
-        return interpreter._LangPatchScope()
+        patch(kernel)
+        return no_change
 
     return interpreter, "_patch_lang", patch_once
 
@@ -109,7 +109,7 @@ def shapes_are_made_once(core):
         key = element_ty.name, *sizes
         if key not in known:
             make(self, element_ty, sizes)
-            known[key] = vars(self).copy()
-        self.__dict__ = known[key].copy()
+            known[key] = vars(self)
+        self.__dict__ = known[key]
 
     return [(core.tensor, "__init__", value), (core.block_type, "__init__", block_type)]
