@@ -1,6 +1,7 @@
 """Two ranks on the CPU, in fp32, on caches full of NaN: the tokens of one rank, and no process left behind."""
 
 import signal
+import subprocess
 import sys
 import time
 from copy import deepcopy
@@ -12,6 +13,7 @@ import torch
 from pagedlab_lessons.watched_ranks import WatchedRanks
 
 from pagedlab import SamplingParams
+from pagedlab.model import TINY_MODEL
 from pagedlab.recipes.ranks import RankLost, TensorParallelLLM, group
 from pagedlab.recipes.ranks.shards import all_reduce_bytes, check_split, ring_bytes, split_layers
 from pagedlab.recipes.swap import SwappingScheduler
@@ -203,21 +205,16 @@ def test_of_three_ranks_the_one_that_died_is_named(tmp_path):
             llm.generate([[1, 2, 3]])
 
 
-def be_killed(pipe):
-    """Be a rank 0 that says who the other rank is, and dies."""
-    pipe.send(other_rank(two()).pid)
-    signal.raise_signal(signal.SIGKILL)
-
-
 def test_the_other_rank_ends_with_rank_0():
-    """However rank 0 dies, and whatever the other is waiting for. That one imports for itself, as in use."""
-    pipe, theirs = group.context.Pipe()
-    rank = group.context.Process(target=be_killed, args=(theirs,))
-    rank.start()
-    theirs.close()
-    pid = pipe.recv()
-    rank.join()
-    assert rank.exitcode == -signal.SIGKILL
+    """However rank 0 dies, and whatever the other is waiting for."""
+    code = (
+        "import os; from pagedlab.recipes.ranks import TensorParallelLLM; "
+        f"llm = TensorParallelLLM({str(TINY_MODEL)!r}, device='cpu', num_blocks=8, verbose=False); "
+        "print(llm.ranks.others[0].pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -9
+    pid = int(done.stdout.split()[-1])
 
     def has_ended():
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
