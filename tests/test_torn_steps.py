@@ -119,15 +119,14 @@ def test_a_fault_at_any_line(tiny, name, rng):
     for (place, nth), event in chosen:
         llm = make(tiny, **options)
         where = f"{event} at {place[0]}:{place[1]}, time {nth}"
-        seen = Counter()
+        times = iter(range(1, nth + 1))
 
-        def at(now, place=place, nth=nth, event=event, seen=seen):
-            seen[now] += 1
-            if now == place and seen[now] == nth:
+        def at(now, place=place, nth=nth, event=event, times=times):
+            if now == place and next(times, None) == nth:
                 EVENTS[event]()
 
         try:
-            with at_each_line(at):
+            with at_each_line(at, [place[0]]):
                 assert use(llm) == expected, where
             ended["whole"] += 1
         except (KeyboardInterrupt, Fault):

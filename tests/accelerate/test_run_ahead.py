@@ -144,13 +144,13 @@ def window_sizes(llm):
 
 @pytest.mark.parametrize("asked", [{}, {"temperature": 1.5, "top_k": 5, "top_p": 0.7, "adjust": Penalties(1.5, 1.0)}])
 def test_windows_run_ahead_and_are_counted(tiny, asked):
-    """One text of 40 tokens: windows of STREAMED_STEPS, the prompt in the first, two in flight."""
+    """One text of 24 tokens: windows of STREAMED_STEPS, the prompt in the first, two in flight."""
     llm = ahead_engine(tiny)
     passes = window_sizes(llm)
-    llm.add(prompt_of(tiny, 10), exactly(40, **asked))
+    llm.add(prompt_of(tiny, 10), exactly(24, **asked))
     while not llm.step()[0].finished:
         assert llm.runner.in_flight == 1
-    assert passes == [*range(STREAMED_STEPS, 41, STREAMED_STEPS)]
+    assert passes == [*range(STREAMED_STEPS, 25, STREAMED_STEPS)]
     assert_idle(llm)
 
 
@@ -163,7 +163,7 @@ def test_a_window_of_long_ones_only_where_nobody_waits_for_a_place(tiny, waiting
     passes = window_sizes(llm)
     collects = []
     llm.on_step(lambda: collects.append(gc.isenabled()))
-    llm.generate(prompts_of(tiny, [5] * (2 + waiting)), exactly(40))
+    llm.generate(prompts_of(tiny, [5] * (2 + waiting)), exactly(20))
     assert passes[0] == (STREAMED_STEPS if waiting else choose.MAX_STEPS)
     assert not any(collects)
 
@@ -212,17 +212,22 @@ def test_graphs_are_for_the_current_gpu(monkeypatch, index):
     assert choose.takes_graphs("auto", model, None, FastScheduler(BlockPool(4), 4, 4)) == (index == 0)
 
 
+@pytest.fixture(scope="module")
+def known(tiny):
+    """Five prompts, and the tokens that follow each."""
+    prompts = prompts_of(tiny, [9, 4, 17, 1, 30])
+    return {tuple(p): ids for p, ids in zip(prompts, ids_of(engine(tiny).generate(prompts, exactly(70))), strict=True)}
+
+
 @pytest.mark.parametrize("texts", [1, 5])
 @pytest.mark.parametrize("tokens", [edge + beside for edge in TOKENS[:2] for beside in (-1, 0, 1)])
-def test_drafts_at_and_beside_every_buckets_edge(tiny, texts, tokens, seed):
+def test_drafts_at_and_beside_every_buckets_edge(tiny, known, texts, tokens, seed):
     """Steps of so many texts with 15, 16, 17, 63 ... tokens; the texts are those of `generate`."""
-    prompts, params = prompts_of(tiny, [9, 4, 17, 1, 30][:texts]), exactly(70)
-    expected = ids_of(engine(tiny).generate(prompts, params))
-    known = {tuple(p): ids for p, ids in zip(prompts, expected, strict=True)}
+    prompts = [list(prompt) for prompt in known][:texts]
     drafter, sizes = Recalls(-(-tokens // texts) - 1, known, 0.1, random.Random(seed)), set()
     llm = ahead_engine(tiny, drafter=drafter, max_sequences=texts, max_batch_tokens=max(tokens, 61))
     llm.on_step(lambda: sizes.add(sum(c.stop - c.start for c in llm.plan.chunks)))
-    assert ids_of(llm.generate(prompts, params)) == expected
+    assert ids_of(llm.generate(prompts, exactly(70))) == list(known.values())[:texts]
     assert llm.stats.accepted_tokens > 0
     assert texts > 1 or tokens in sizes
 

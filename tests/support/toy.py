@@ -135,8 +135,8 @@ class FakeDevice:
 
 
 @contextmanager
-def at_each_line(event: Callable[[Place], None]):
-    """Call `event((file, line))` before every line of the bookkeeping that runs."""
+def at_each_line(event: Callable[[Place], None], files=BOOKS):
+    """Call `event((file, line))` before every line of the bookkeeping that runs, or of some of its files."""
 
     def line(frame, what: str, _):
         if what == "line":
@@ -144,7 +144,7 @@ def at_each_line(event: Callable[[Place], None]):
         return line
 
     before = sys.gettrace()
-    sys.settrace(lambda frame, what, _: line if frame.f_code.co_filename in BOOKS else None)
+    sys.settrace(lambda frame, what, _: line if frame.f_code.co_filename in files else None)
     try:
         yield
     finally:
