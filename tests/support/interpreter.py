@@ -14,15 +14,10 @@ def spare():
         from triton.runtime import interpreter
 
         parts = [
-            the_language_is_ready(interpreter),
-            functions_are_called_directly(interpreter),
-            operands_fit_as_before(interpreter),
-            blocks_of_one_shape_fit(interpreter.TritonSemantic),
+            helpers_find_the_language_ready(interpreter),
             numpys_kinds_are_found_once(interpreter),
             # Else each sum of integers is computed again in 64 bits, for an assertion that only a debug mode makes.
             (interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)),
-            # It measures again what operations have measured.
-            (interpreter.TensorHandle, "__post_init__", lambda self: None),
             *shapes_are_made_once(interpreter.tl.core),
         ]
     except (ImportError, AttributeError, TypeError):  # no Triton, or another one
@@ -31,53 +26,22 @@ def spare():
         setattr(*part)
 
 
-def the_language_is_ready(interpreter):
-    """For each launch, and each call of a helper, the interpreter puts its functions in again."""
-    patch, no_change = interpreter._patch_lang, interpreter._LangPatchScope()
+def helpers_find_the_language_ready(interpreter):
+    """Before each call of a helper the interpreter puts its functions in again, and never takes them away."""
+    patch_language = interpreter._patch_lang
+    patched = set()  # modules of helpers
 
-    @cache
-    def patch_once(kernel):
-        patch(kernel)
-        return no_change
+    def call(self, *args, **kwargs):
+        if self.fn.__module__ not in patched:
+            patch_language(self.fn)
+            patched.add(self.fn.__module__)
+        function = self.rewrite()
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise interpreter.InterpreterError(repr(error)) from error
 
-    return interpreter, "_patch_lang", patch_once
-
-
-def functions_are_called_directly(interpreter):
-    """Each looks first whether it is called in a kernel."""
-    semantic = interpreter.interpreter_semantic
-
-    def patch(owner, name, member, builder, scope):
-        function = getattr(member, "__wrapped__", member)
-        scope.set_attr(owner, name, lambda *args, **named: function(*args, **named | {"_semantic": semantic}))
-
-    return interpreter, "_patch_attr", patch
-
-
-def operands_fit_as_before(interpreter):
-    """What two operands become depends on their types. NumPy repeats the smaller one without a copy."""
-    tensor, semantic = interpreter.tl.tensor, interpreter.TritonSemantic
-    check, known = semantic.binary_op_type_checking_impl, {}
-
-    def operands(self, *given):
-        kinds = [each.type.name if isinstance(each, tensor) else self.to_tensor_type(each) for each in given[:2]]
-        key = *kinds, *given[2:]
-        if key not in known:
-            known[key] = [each.type for each in check(self, *given)]
-        return [fit(self, *each) for each in zip(given, known[key], strict=False)]
-
-    def fit(self, value, type):
-        if not isinstance(value, tensor):
-            value = self.scalar_constant(value, type.scalar)
-        return value if value.type.name == type.name else tensor(self.cast(value, type.scalar).handle, type)
-
-    return semantic, "binary_op_type_checking_impl", operands
-
-
-def blocks_of_one_shape_fit(semantic):
-    """Whatever the shape is."""
-    fit = semantic.broadcast_impl_value
-    return semantic, fit.__name__, lambda self, a, b: (a, b) if a.shape is b.shape else fit(self, a, b)
+    return interpreter.InterpretedFunction, "__call__", call
 
 
 def numpys_kinds_are_found_once(interpreter):
@@ -109,7 +73,7 @@ def shapes_are_made_once(core):
         key = element_ty.name, *sizes
         if key not in known:
             make(self, element_ty, sizes)
-            known[key] = vars(self)
-        self.__dict__ = known[key]
+            known[key] = vars(self).copy()
+        self.__dict__ = known[key].copy()
 
     return [(core.tensor, "__init__", value), (core.block_type, "__init__", block_type)]
