@@ -1,9 +1,8 @@
 """The small module runs alone, in an empty folder."""
 
 import shutil
-import subprocess
-import sys
 
+from support import warm
 from support.paths import ROOT
 
 ALONE = f"""
@@ -26,5 +25,4 @@ assert len(texts) == 1, texts
 def test_the_small_module_runs_alone(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", "recipes")
     shutil.copytree(ROOT / "pagedlab", tmp_path / "pagedlab", ignore=ignored)
-    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert warm.run(ALONE, tmp_path) == (0, b"")

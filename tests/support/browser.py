@@ -38,11 +38,7 @@ IS_IDLE = """(path) => {
         && notebook.sessionContext?.session?.kernel?.status === 'idle';
 }"""
 KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id"
-CLOSE = """(endsKernel) => {
-    const notebook = window.jupyterapp.shell.currentWidget, session = notebook.sessionContext.session.id;
-    notebook.dispose();  // `close` would ask whether to save
-    if (endsKernel) window.jupyterapp.serviceManager.sessions.shutdown(session);
-}"""
+CLOSE = "() => window.jupyterapp.shell.currentWidget.dispose()"  # `close` would ask whether to save
 FORGET_ALL = "from ipywidgets import Widget\nWidget.close_all()\n%reset -f"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
@@ -83,16 +79,16 @@ class Lab:
         self._kernel: str | None = None  # the shared one
 
     @contextmanager
-    def notebook(self, name: str, width: int = 1280, height: int = 900, shares_kernel: bool = False):
+    def notebook(self, name: str, width: int = 1280, height: int = 900):
         """Open a notebook of the server's folder, alone in its page; wait until its kernel is idle.
 
-        Notebooks that share a kernel are opened one after another. It forgets all names and widgets between them, but
+        Notebooks are opened one after another and share a kernel. It forgets all names and widgets between them, but
         has torch already.
         """
         page = self._free.pop() if self._free else self._browser.new_context().new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.problems = []  # what the page's own scripts complain about
-        kernel = self._kernel if shares_kernel and page.url.startswith(self.url) else None
+        kernel = self._kernel if page.url.startswith(self.url) else None
         try:
             if page.url.startswith(self.url):
                 page.evaluate(OPEN, {"path": name, "kernel": {"id": kernel}} if kernel else {"path": name})
@@ -102,19 +98,13 @@ class Lab:
                 page.goto(f"{self.url}/doc/tree/{name}?reset", wait_until="domcontentloaded")
             page.wait_for_function(IS_IDLE, arg=name, timeout=60_000)
             yield page
-            if shares_kernel:
-                run_python(page, FORGET_ALL)
-                self._kernel = page.evaluate(KERNEL)
+            run_python(page, FORGET_ALL)
+            self._kernel = page.evaluate(KERNEL)
+            page.evaluate(CLOSE)
         except BaseException:  # what is left in that page, nobody knows
             page.context.close()
             self._kernel = None
             raise
-        if shares_kernel:
-            page.evaluate(CLOSE, False)
-        else:
-            # until its kernel has ended: opened again before that, the notebook would get the one that is ending
-            with page.expect_response(lambda response: response.request.method == "DELETE"):
-                page.evaluate(CLOSE, True)
         self._free.append(page)
 
 

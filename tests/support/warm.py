@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from functools import cache
 
@@ -49,12 +50,32 @@ class Kernel(multiprocessing.context.ForkServerProcess):
         self.join()
 
 
+def enter(folder):
+    """Leave pytest's folders but for those that a notebook finds when it is not tested."""
+    os.chdir(folder)
+    sys.path[:] = ["", *(place for place in sys.path if not place.endswith(("tests", "tools", "benchmarks")))]
+
+
+def run(code, folder):
+    """Run this code in such a process, with its folder first on the path: the exit status, and its stderr."""
+    with tempfile.NamedTemporaryFile() as said:
+        process = processes().Process(target=run_code, args=(code, folder, said.name))
+        process.start()
+        process.join()
+        return process.exitcode, said.read()
+
+
+def run_code(code, folder, said):
+    """What the new process does."""
+    os.dup2(os.open(said, os.O_WRONLY), 2)
+    enter(folder)
+    exec(code, {})
+
+
 def run_kernel(command, env, cwd):
     """Be the kernel that this command starts, in a session of its own."""
     os.setsid()
     multiprocessing.current_process()._config["daemon"] = False  # so that it may have processes of its own
     os.environ.update(env)
-    os.chdir(cwd or ".")
-    # Of pytest's folders, those that a notebook finds when it is not tested.
-    sys.path[:] = [folder for folder in sys.path if not folder.endswith(("tests", "tools", "benchmarks"))]
+    enter(cwd or ".")
     launch_new_instance(command[command.index("-f") :])

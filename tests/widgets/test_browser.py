@@ -100,6 +100,24 @@ class Grid:
         return shown
 
 
+def test_a_notebook_reopened_without_running_shows_the_picture(lab):
+    """As the committed notebooks have it: no kernel knows the view.
+
+    The first test here: while `opened` has a page, another notebook would load JupyterLab once more.
+    """
+    data, _ = BlockPoolWidget(preset="beam search")._repr_mimebundle_()
+    del data["application/vnd.jupyter.widget-view+json"]
+    output = nbformat.v4.new_output("display_data", data)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("w", outputs=[output])]), lab.root / "stored.ipynb"
+    )
+    with lab.notebook("stored.ipynb") as page:
+        picture = page.locator(".jp-OutputArea-output img")
+        picture.wait_for()
+        assert picture.evaluate("img => [img.naturalWidth > 600, img.width < 900]") == [True, True]
+        assert "8 used" in picture.get_attribute("alt")
+
+
 # Clicks ----------------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +192,7 @@ def test_page_and_pool_agree_after_60_random_clicks_at_1024_blocks(page, seed):
     assert shown["tables"]
 
 
-# Themes, views, stored output --------------------------------------------------------------------------------------
+# Themes, views -----------------------------------------------------------------------------------------------------
 
 GRID_TEXT = [".pl-prompt", ".pl-detail", ".pl-log li", ".pl-name small", ".pl-step"]
 CONTRAST = """(root, selectors) => {
@@ -223,21 +241,6 @@ def test_two_views_follow_one_widget_and_a_closed_one_is_gone(page):
     page.wait_for_function("n => document.querySelectorAll('.pl-root').length === n", arg=count)
     grid.click("write")
     grid.check()
-
-
-def test_a_notebook_reopened_without_running_shows_the_picture(lab):
-    """As the committed notebooks have it: no kernel knows the view."""
-    data, _ = BlockPoolWidget(preset="beam search")._repr_mimebundle_()
-    del data["application/vnd.jupyter.widget-view+json"]
-    output = nbformat.v4.new_output("display_data", data)
-    nbformat.write(
-        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("w", outputs=[output])]), lab.root / "stored.ipynb"
-    )
-    with lab.notebook("stored.ipynb") as page:
-        picture = page.locator(".jp-OutputArea-output img")
-        picture.wait_for()
-        assert picture.evaluate("img => [img.naturalWidth > 600, img.width < 900]") == [True, True]
-        assert "8 used" in picture.get_attribute("alt")
 
 
 # The stage -------------------------------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ def shortened(lab, name, ids):
 
 
 @contextmanager
-def first_cell_run(lab, path, root, text, **options):
+def first_cell_run(lab, path, root, text):
     """Open a notebook and run its first code cell alone; the page and the picture, once it says this."""
-    with lab.notebook(path, width=1440, height=900, **options) as page:
+    with lab.notebook(path, width=1440, height=900) as page:
         page.evaluate(RUN)
         picture = page.locator(root).first
         picture.get_by_text(text).locator("visible=true").first.wait_for(timeout=120_000)
@@ -100,7 +100,7 @@ def test_the_first_cell_alone_makes_the_picture_and_a_timeline_further_down_work
     control, keys, before, after = MOVES[name]
     ids = ["quiz"] if name != "09_continuous_batching" else [*TIMELINE, "quiz"]
     path = shortened(lab, name, ids)
-    with first_cell_run(lab, path, ".px-root", before, shares_kernel=True) as (page, root):
+    with first_cell_run(lab, path, ".px-root", before) as (page, root):
         assert page.locator(".jp-CodeCell").first.locator(".jp-InputArea-editor").count() == 0, "its code is not folded"
         if name != "06_online_softmax":  # a plot has no parts
             part = root.locator("[data-link]").last
