@@ -216,7 +216,8 @@ def test_graphs_are_for_the_current_gpu(monkeypatch, index):
 def known(tiny):
     """Five prompts, and the tokens that follow each."""
     prompts = prompts_of(tiny, [9, 4, 17, 1, 30])
-    return {tuple(p): ids for p, ids in zip(prompts, ids_of(engine(tiny).generate(prompts, exactly(70))), strict=True)}
+    texts = ids_of(engine(tiny).generate(prompts, exactly(70)))
+    return dict(zip(map(tuple, prompts), texts, strict=True))
 
 
 @pytest.mark.parametrize("texts", [1, 5])

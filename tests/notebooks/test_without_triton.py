@@ -13,7 +13,6 @@ import pytest
 from jupyter_client import KernelManager
 from pagedlab_lessons.kernels07.without_triton import SKIPPED
 
-from support import warm
 from support.exercises import imports_of
 from support.paths import ROOT
 from support.smaller import read_smaller
@@ -21,12 +20,8 @@ from support.smaller import read_smaller
 # As if it were not installed: no finder finds it.
 BLOCK = """
 from importlib.machinery import PathFinder
-def find(cls, name, *rest, find=PathFinder.find_spec):
-    return None if name[:6] == "triton" else find(name, *rest)
-PathFinder.find_spec = classmethod(find)
-import sys
-for name in [name for name in sys.modules if name[:6] == "triton"]:
-    del sys.modules[name]
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name[:6] == "triton" else find(name, *rest))
 """
 
 
@@ -38,9 +33,7 @@ def kernel(tmp_path_factory):
     path = os.pathsep.join([str(blocked), str(ROOT), str(ROOT / "notebooks")])
     env = os.environ | {"PYTHONPATH": path, "PAGEDLAB_MODEL": str(ROOT / "data" / "tiny-qwen2")}
     manager = KernelManager()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jupyter_client.provisioning.local_provisioner.launch_kernel", warm.Kernel)
-        manager.start_kernel(env=env, cwd=str(tmp_path_factory.mktemp("empty")))
+    manager.start_kernel(env=env, cwd=str(tmp_path_factory.mktemp("empty")))
     yield manager
     manager.shutdown_kernel(now=True)
 
@@ -49,7 +42,7 @@ def kernel(tmp_path_factory):
 def test_it_runs_to_the_end(name, at_most, kernel):
     """The notebook and the benchmark that 10 starts, which gets fewer requests."""
     notebook = read_smaller(ROOT / "notebooks" / f"{name}.ipynb")
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\n{BLOCK}"))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
     nbclient.NotebookClient(notebook, timeout=240, km=kernel).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]

@@ -57,12 +57,12 @@ def enter(folder):
 
 
 def run(code, folder):
-    """Run this code in such a process, with its folder first on the path: the exit status, and its stderr."""
+    """Run this code in such a process, in this folder. Raises an AssertionError if it fails or writes to stderr."""
     with tempfile.NamedTemporaryFile() as said:
         process = processes().Process(target=run_code, args=(code, folder, said.name))
         process.start()
         process.join()
-        return process.exitcode, said.read()
+        assert (process.exitcode, said.read()) == (0, b"")
 
 
 def run_code(code, folder, said):
