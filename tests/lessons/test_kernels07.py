@@ -88,7 +88,7 @@ def test_where_triton_compiles_another_process_interprets(tmp_path, monkeypatch)
     own = {**ladder.SPLIT, "my_splits": two_splits}
     here = loads_of_rungs((70, 5), own)
     (script := tmp_path / "script.py").write_text(f"open({str(tmp_path / 'again')!r}, 'w')")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(watching, "INTERPRETED", False)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
