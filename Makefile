@@ -67,9 +67,10 @@ test-qwen: setup
 	@test -d "$$PAGEDLAB_TEST_MODEL" || { echo "PAGEDLAB_TEST_MODEL names no folder with a real Qwen"; exit 2; }
 	$(MAKE) -j 2 test-qwen-notebooks test-qwen-rest
 
-# Two notebooks at once, with one thread each: more threads would compete for two cores. Their kernels have torch already.
+# Two notebooks at once, with one thread each: more threads would compete for two cores. Their kernels have torch already,
+# and with it Triton, which was told whether to interpret.
 test-qwen-notebooks:
-	OMP_NUM_THREADS=1 PYTHONPATH=tests PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest \
+	$(if $(shell command -v nvidia-smi),,TRITON_INTERPRET=1) OMP_NUM_THREADS=1 PYTHONPATH=tests PAGEDLAB_MODEL="$$(cd "$$PAGEDLAB_TEST_MODEL" && pwd)" $(BIN)/python -m pytest \
 		-n $(WORKERS) --dist worksteal --timeout=900 -p support.warm -p nbmake --nbmake --nbmake-timeout=900 notebooks
 
 test-qwen-rest:
