@@ -77,8 +77,8 @@ def without_weights(tmp_path):
     return tmp_path
 
 
-def test_every_other_type_is_refused(without_weights):
-    for kind in {*CONFIG_MAPPING, "frobnicator"} - MODEL_TYPES:
+def test_other_types_are_refused(without_weights, rng):
+    for kind in [*rng.sample(sorted({*CONFIG_MAPPING} - MODEL_TYPES), 40), "frobnicator"]:
         (without_weights / "config.json").write_text(json.dumps({"model_type": kind}))
         with refused(f" is a {kind} model; pagedlab runs llama, |^cannot load the config of "):
             load(without_weights)

@@ -30,13 +30,10 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["generate", "hi", "--max-tokens", "0"], "'--max-tokens'"),
         (["generate", "hi", "--top-p", "0"], "top_p must be a number above 0"),
-        (["generate", "hi", "--model", "/no/such"], "error: '/no/such' is no folder"),
         (["generate", "hi", *TINY, "--ranks", "4"], "error: 2 KV heads cannot be shared evenly by 4 ranks"),
         (["generate", "hi", *TINY, "--attention", "nix"], "'nix' is not one of 'auto', 'torch', 'triton'"),
         (["serve", "--host", "0.0.0.0", "--port", "0"], "error: 0.0.0.0 can be reached from outside"),
-        (["serve", "--host", "999.1.1.1", "--api-key", "k"], "error: port 8000 of 999.1.1.1 cannot be used"),
         (["serve", "--api-key", ""], "a key is empty: give --api-key"),
         (["download", "a b"], f"error: a hub id is like {DEFAULT_MODEL}, got 'a b'"),
         (["notebooks", str(TINY_MODEL / "config.json"), "--no-open"], "error: "),

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pagedlab.attention import paged_attention
+from support import warm
 from support.paths import ROOT
 
 SMALL = {
@@ -30,6 +31,7 @@ def run(name, *options, monkeypatch):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_run_writes_a_result_that_the_reader_prints(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("pagedlab.recipes.ranks.group.context", warm.processes())
     path = tmp_path / "result.json"
     run(name, *SMALL[name].split(), "--json", str(path), monkeypatch=monkeypatch)
     result = json.loads(path.read_text())

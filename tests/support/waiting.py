@@ -1,9 +1,6 @@
 """Waiting for what other threads and processes do."""
 
 import time
-from typing import TypeVar
-
-Found = TypeVar("Found")
 
 
 def until(condition, seconds: float = 20, why: str = "the condition does not hold"):

@@ -10,7 +10,14 @@ from functools import cache
 from ipykernel.kernelapp import launch_new_instance
 from jupyter_client.provisioning import local_provisioner
 
-IMPORTED = ["torch", "transformers.generation.utils", "transformers.models.qwen2.modeling_qwen2", "ipykernel.kernelapp"]
+IMPORTED = [
+    "torch",
+    "transformers.generation.utils",
+    "transformers.models.qwen2.modeling_qwen2",
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "fastapi",
+]
 
 
 def pytest_configure():

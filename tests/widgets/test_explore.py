@@ -95,7 +95,7 @@ def test_a_figure_is_sharp_text_in_the_colours_of_the_theme_and_stored_at_twice_
     stored = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
     assert stored.size == (384, 192)
     assert stored.convert("RGBA").getpixel((0, 0))[3] == 0, "the page's own ground is seen"
-    assert metadata["image/png"] == {"width": 192, "height": 96, "alt": "Figure. a title. A drawing. For width = 2"}
+    assert metadata["image/png"] == {"width": 192, "height": 96, "alt": "Figure. a title. For width = 2"}
     assert shown.opening() == explore(plot, width=([1, 2], 2)).opening()
 
 
@@ -112,7 +112,7 @@ def test_an_svg_is_stored_with_its_own_colours_and_ground_and_html_in_a_card():
 @pytest.mark.parametrize(
     ("words", "caption", "said"),
     [
-        ([], "", "A drawing. For n = 1"),
+        ([], "", "For n = 1"),
         ([], "Words.", "Words. For n = 1"),
         ([label(0, 9, "2 blocks < 3")], "Blocks.", "2 blocks < 3. Blocks. For n = 1"),
     ],

@@ -88,7 +88,6 @@ def my_pool(answer: Any) -> str:
 @exercise
 def my_table(answer: Any) -> str:
     """A subclass of `BlockTable` with fork, append and free of its own."""
-    search_tables(answer, ("append", "fork", "free"))
     with trying("a.append(2); b = a.block_ids[0]; pool.keep(b)", "a.append(1)", "pool.keeps(b)"):
         pool = BlockPool(1, 4)
         a = answer(pool)
@@ -106,6 +105,7 @@ def my_table(answer: Any) -> str:
         a.append(1)
         copies = [(a.block_ids[0], b.block_ids[0])]
         agree(copies, heard, "append emits a copy as its destination and its source.")
+    search_tables(answer, ("append", "fork", "free"))
     return "Forks share every block, and a write copies at most the last one."
 
 
@@ -116,7 +116,6 @@ class _OwnTable(BlockTable):
 @exercise
 def my_cache(answer: Any) -> str:
     """A subclass of `PrefixCache` with match and register of its own."""
-    search_cache(answer)
 
     class Collides(answer):
         def names(self, token_ids: Sequence[int], salt: str | None) -> list[bytes]:
@@ -141,6 +140,7 @@ def my_cache(answer: Any) -> str:
         agree([(i, None) for i in table.block_ids], heard, "match emits a hit for each block.")
         counts = cache.stats.hit_tokens, cache.stats.asked_tokens
         agree((4, 5), counts, "hit_tokens and asked_tokens after a prompt of five:")
+    search_cache(answer)
     return "Prompts that begin alike share blocks, and a name that collides is a miss."
 
 

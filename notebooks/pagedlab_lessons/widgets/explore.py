@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import traitlets
 
 from pagedlab.arguments import one_of
-from pagedlab_lessons.figure_words import as_png
+from pagedlab_lessons.figure_words import as_png, described
 from pagedlab_lessons.widgets.opening import opening, share_parts
 from pagedlab_lessons.widgets.page import Page, close_figure, name_of, stored, svg_of
 
@@ -199,16 +199,17 @@ class Explorer(Page, page="explore"):
             return _alert(error)
 
     def __repr__(self) -> str:
-        seen = name_of(self._shown) if isinstance(self._shown, str) else ""
-        words = [part.rstrip(".") for part in (seen, self.caption) if part] or ["A drawing"]
+        in_words = name_of if isinstance(self._shown, str) else described
+        words = [part.rstrip(".") for part in (in_words(self._shown), self.caption) if part]
         settings = ", ".join(f"{name} = {value}" for name, value in self.values.items())
-        return ". ".join([*words, f"For {settings}" if settings else ""]).strip()
+        said = [*words, f"For {settings}"] if settings else words
+        return ". ".join(said) or "A drawing"
 
     def still(self) -> Any:
         if isinstance(self._shown, str):
             return stored(self._shown, repr(self)), {}
         png, size = as_png(self._shown)
-        size["alt"] += f". {self!r}"
+        size["alt"] = repr(self)
         return {"image/png": png}, {"image/png": size}
 
 
