@@ -34,7 +34,7 @@ WORDS = {
         "Move the **Step** slider.": "In JupyterLab you move the **Step** slider.",
     },
     "04_sampling_and_beams": {
-        "Run the folded cell and move the slider to 12.": "Move the slider to 12, or press ▶."
+        "Run the folded cell and move the slider: which beams end?": "Move the slider, or press ▶: which beams end?"
     },
     "05_prefix_caching": {
         "Run the folded cell and type in either box.": "Point at (or tap) a word. In JupyterLab you can type in either box."

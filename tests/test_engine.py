@@ -371,15 +371,15 @@ def test_real_qwen_says_what_generate_says(qwen, hugging_face):
     """
     ids = qwen.encode(TEXT + "\n\n" + TEXT.swapcase() + "\n\n" + TEXT.upper())
     prompts = [ids[11 * i : 11 * i + n] for i, n in enumerate([49, 15, 16, 17, 32])]
-    expected = [hugging_face(qwen, prompt, 12) for prompt in prompts]
+    expected = [hugging_face(qwen, prompt, 9) for prompt in prompts]
     kinds = [{"attention_backend": backend} for backend in BACKENDS]
     kinds += [{"scheduler": scheduler} for scheduler in SCHEDULERS]
     kinds += [{"kind": SpeculativeLLM, "drafter": drafter} for drafter in (PromptLookup(4), DraftModel(qwen, 2))]
     for options in kinds:
-        new = 5 if "attention_backend" in options else 12
-        llm = engine(qwen, 42, 4, max_batch_tokens=64, **options)
+        new = 3 if "attention_backend" in options else 9
+        llm = engine(qwen, 40, 4, max_batch_tokens=64, **options)
         outputs = ids_of(llm.generate(prompts, SamplingParams(max_tokens=new)))
-        assert llm.stats.preemptions or new == 5
+        assert llm.stats.preemptions or new == 3
         for prompt, mine, theirs in zip(prompts, outputs, expected, strict=True):
             assert_same_but_for_ties(qwen, prompt, mine, theirs[:new])
         assert_idle(llm)
