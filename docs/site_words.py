@@ -53,7 +53,7 @@ WORDS = {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",
     },
     "13_serve_it": {
-        "Run the folded cell and drag the slider: how many": "It plays below. Drag the slider: how many",
+        "Run the folded cell and drag the slider: which blocks": "It plays below. Drag the slider: which blocks",
     },
     "15_your_engine": {
         "Run the folded cell and move the slider along a step.": "Move the slider along a step.",
