@@ -22,18 +22,18 @@ def rule_with_numpy(p, q, token):
 EDITS = {
     "roll_back": [
         (
-            "table.num_tokens - (drafted - accepted)",
-            "table.num_tokens - drafted",
+            "table.num_tokens - (num_drafted - num_accepted)",
+            "table.num_tokens - num_drafted",
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
         ),
         (
-            "table.truncate(table.num_tokens - (drafted - accepted))",
-            "table.num_tokens -= drafted - accepted",
+            "table.truncate(table.num_tokens - (num_drafted - num_accepted))",
+            "table.num_tokens -= num_drafted - num_accepted",
             "The tokens known before and those accepted are kept, in the blocks that they were in.",
         ),
         (
-            "table.truncate(table.num_tokens - (drafted - accepted))",
-            "table.num_tokens -= drafted - accepted\n    del table.block_ids[-(-table.num_tokens // 4) :]",
+            "table.truncate(table.num_tokens - (num_drafted - num_accepted))",
+            "table.num_tokens -= num_drafted - num_accepted\n    del table.block_ids[-(-table.num_tokens // 4) :]",
             "The counts are wrong afterwards, with 6 tokens",
         ),
     ],
