@@ -34,7 +34,7 @@ WORDS = {
         "Move the **Step** slider.": "In JupyterLab you move the **Step** slider.",
     },
     "04_sampling_and_beams": {
-        "Run the folded cell and move the slider: which beams end?": "Move the slider, or press ▶: which beams end?"
+        "Run the folded cell and move the slider: which beams are dropped?": "Move the slider, or press ▶: which beams are dropped?"
     },
     "05_prefix_caching": {
         "Run the folded cell and type in either box.": "Point at (or tap) a word. In JupyterLab you can type in either box."
