@@ -60,9 +60,9 @@ WORDS = {
     },
     "14_measuring_a_server": {
         "Run the folded cell and move `rate`: at": "Move `rate`: at",
-        'Then set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone.': (
-            'Then set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone: at 180 requests per '
-            "second, p99 falls from 367 to 4 ms."
+        'At 180, set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone.': (
+            'At 180, set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone: '
+            "p99 falls from 367 to 4 ms."
         ),
         "the length of the run: set `requests` to 2,000 and": (
             "the length of the run: in JupyterLab you can set `requests` to 2,000 and"
