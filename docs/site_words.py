@@ -22,7 +22,6 @@ WORDS = {
     },
     "01_fragmentation": {
         "Run the folded cell (Shift+Enter), drag **users** to 1": "Drag **users** to 1",
-        "Guess first:": "Guess, then open **The answer**:",
     },
     "02_block_pool": {
         "Run the folded cell and point at a word": "Point at (or tap) a word",

@@ -13,8 +13,7 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from pagedlab_lessons.figure_words import as_png
-from pagedlab_lessons.widgets.page import Page, close_figure
+from pagedlab_lessons.widgets.page import Page
 
 
 def in_words(number: float) -> str:
@@ -46,7 +45,7 @@ class Guess(Page, page="guess"):
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
     ) -> None:
         self.truth = truth
-        self._evidence = "".join(map(_as_html, evidence))
+        self._evidence = "".join(f"<pre>{html.escape(text)}</pre>" for text in evidence)
         super().__init__(question=question, unit=unit, reveals=truth is not None, typed=typed)
         self.observe(self._update, names=["typed", "shown"])
         self._update()
@@ -56,13 +55,13 @@ class Guess(Page, page="guess"):
         """The reader's number, None as long as there is none."""
         return float(self.typed) if self.typed else None
 
-    def reveal(self, truth: float, *evidence: Any) -> Guess:
+    def reveal(self, truth: float, *evidence: str) -> Guess:
         """Show the guess and the truth on one scale. Make this the last line of a cell.
 
         Args:
             truth: the right number.
-            evidence: texts and figures to show below. In JupyterLab whatever else the cell prints
-                and draws waits for the answer too.
+            evidence: texts to show below. In JupyterLab whatever else the cell prints and draws
+                waits for the answer too; so a picture has a cell of its own.
         """
         revealed = Guess(self.question, self.unit, self.typed, float(truth), evidence)
         traitlets.link((self, "typed"), (revealed, "typed"))
@@ -103,16 +102,6 @@ class Guess(Page, page="guess"):
         answer = f"<p>{question} <b>{self._say(self.truth)}</b></p>{self._evidence}"
         folded = f"<details><summary>The answer</summary>{answer}</details>"
         return {"text/html": folded}, {}
-
-
-def _as_html(evidence: Any) -> str:
-    """Return a text, or a figure at twice the pixels, as HTML."""
-    if isinstance(evidence, str):
-        return f"<pre>{html.escape(evidence)}</pre>"
-    close_figure(evidence)
-    png, size = as_png(evidence)
-    alt = html.escape(size["alt"])
-    return f'<img width="{size["width"]}" alt="{alt}" src="data:image/png;base64,{png}">'
 
 
 def guess(question: str, unit: str = "") -> Guess:
