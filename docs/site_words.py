@@ -46,7 +46,7 @@ WORDS = {
     },
     "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
-    "10_serving_qwen": {"Run the folded cell. Above the picture": "Above the picture"},
+    "10_serving_qwen": {"Run the folded cell. The GPU computes": "The GPU computes"},
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
     "12_speculative_decoding": {
         "Run the folded cell and step through a real answer": "Move the slider through a real answer",
@@ -59,8 +59,8 @@ WORDS = {
     },
     "14_measuring_a_server": {
         "Run the folded cell and move `rate`: at": "Move `rate`: at",
-        'At 180, set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone.': (
-            'At 180, set `clock` to "admission" and look at the upper right. It is the same run, and the problem seems to be gone: '
+        'At 180, set `clock` to "admission" and look right. It is the same run, and the problem seems to be gone.': (
+            'At 180, set `clock` to "admission" and look right. It is the same run, and the problem seems to be gone: '
             "p99 falls from 367 to 4 ms."
         ),
         "the length of the run: set `requests` to 2,000 and": (
