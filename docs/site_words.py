@@ -63,9 +63,6 @@ WORDS = {
             'At 180, set `clock` to "admission" and look right. It is the same run, and the problem seems to be gone: '
             "p99 falls from 367 to 4 ms."
         ),
-        "the length of the run: set `requests` to 2,000 and": (
-            "the length of the run: in JupyterLab you can set `requests` to 2,000 and"
-        ),
     },
 }
 

@@ -49,7 +49,7 @@ def test_a_question_without_one_right_answer_and_a_wrong_one_is_refused(answers)
 
 
 @each_notebook
-def test_every_notebook_ends_with_its_quiz(path):
+def test_every_notebook_has_its_quiz(path):
     cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
     asked = [cell for cell in cells if f'Quiz("{path.stem[:2]}")' in cell.source]
     assert len(asked) == 1, f'{path.name} needs one cell with Quiz("{path.stem[:2]}")'
@@ -68,7 +68,7 @@ def test_notebooks_open_and_end_in_the_same_way(path):
     words = ["**Takes** ", "**Needs** "] if path.stem[:2] == "00" else ["You will\n1. ", "\n3. ", "**Builds on** "]
     assert all(word in opening for word in words), opening
     headings = [text.split("\n")[0] for text in texts]
-    places = [headings.index(f"## {name}") for name in ("What you know now", "In production", "Three questions")]
+    places = [headings.index(f"## {name}") for name in ("Three questions", "What you know now", "In production")]
     assert places == sorted(places)
     exercises = [heading for heading in headings if heading.startswith(("## Exercise ", "## Puzzle "))]
     if path.stem[:2] != "00":

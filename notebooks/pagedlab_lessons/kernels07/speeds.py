@@ -79,7 +79,7 @@ def ladder(
     written: str = "{:,.0f}",
     says: str = "a copy",
 ) -> Lanes:
-    """Return a bar for each kernel, and a dashed line that they are compared with.
+    """Return a bar for each kernel, and a dotted line that they are compared with.
 
     Args:
         values: by name.
@@ -97,7 +97,7 @@ def ladder(
         bar = Bar([Run(0, value, MARKED if name == now else look)], [name], say)
         lanes.append(Lane(f"{name.removeprefix('rung '):26}{number:>6}", [bar]))
     longest = 1.02 * max(line, *values.values())  # room for the number below the line
-    names = f"{unit}; dashed: {says}"
+    names = f"{unit}; dotted: {says}"
     return Lanes(lanes, longest, line, names, names=216, height=18, every=round(line))
 
 
