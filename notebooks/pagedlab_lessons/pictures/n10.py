@@ -116,7 +116,7 @@ def _lanes(windows: Sequence[Window], answers: Window, steps: int) -> list[Lane]
         begin, end = window.computed
         starts = [begin + (end - begin) / steps * step for step in range(steps + 1)]
         host.append(bar([_run(window.planned, PLANS)]))
-        host.append(bar([_run(window.collected, COLLECTS)]))
+        host.append(bar([_run(window.collected, COLLECTS)], text=""))
         gpu.append(bar([_run(Span(*span), COMPUTES) for span in pairwise(starts)]))
         if window is answers:
             first = Span(*starts[:2])  # the step that writes its token
