@@ -10,8 +10,8 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has
-what drawings are made of, `lessons.colors` the looks.
+`page(headline, *items)` makes a drawing for a wide page and one for a phone: flow.py has it and its
+items. elements.py has what drawings are made of, `lessons.colors` the looks.
 """
 
 # ruff: noqa: F401 - these names are the package's
@@ -53,4 +53,26 @@ from pagedlab_lessons.drawing.elements import (
     shortened,
     svg,
     wide,
+)
+from pagedlab_lessons.drawing.flow import (
+    Bar,
+    Beside,
+    Blocks,
+    Both,
+    Drawn,
+    Entry,
+    Item,
+    Lane,
+    Lanes,
+    Legend,
+    Named,
+    Pool,
+    Space,
+    Text,
+    grid_in,
+    note,
+    page,
+    stack,
+    stations,
+    title,
 )

@@ -30,16 +30,24 @@ from pagedlab_lessons.drawing import (
     LINE,
     SOFT,
     WRONG,
+    Both,
     Drawing,
+    Drawn,
     Grid,
+    Item,
+    Legend,
     Place,
+    Space,
+    Text,
     box,
     label,
     linked,
+    note,
+    page,
     runs,
     shape,
+    title,
 )
-from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Legend, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
 from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
-from pagedlab_lessons.drawing import Block, Drawing, Word, owned, plain
-from pagedlab_lessons.drawing.flow import (
+from pagedlab_lessons.drawing import (
     Beside,
+    Block,
     Blocks,
+    Drawing,
     Entry,
     Item,
     Legend,
     Text,
+    Word,
     note,
+    owned,
     page,
+    plain,
     title,
 )
 

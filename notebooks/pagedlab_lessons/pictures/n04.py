@@ -15,19 +15,25 @@ from pagedlab_lessons.drawing import (
     LINE,
     SOFT,
     Block,
+    Blocks,
     Drawing,
+    Drawn,
     Grid,
+    Item,
     Place,
+    Space,
     Word,
     box,
     label,
     linked,
+    note,
     owned,
+    page,
     plain,
     slots,
+    title,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Space, note, page, title
 
 # The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]

@@ -4,8 +4,21 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import Block, Drawing, Grid, Word, owned, plain, slots
-from pagedlab_lessons.drawing.flow import Drawn, Legend, Space, grid_in, note, page
+from pagedlab_lessons.drawing import (
+    Block,
+    Drawing,
+    Drawn,
+    Grid,
+    Legend,
+    Space,
+    Word,
+    grid_in,
+    note,
+    owned,
+    page,
+    plain,
+    slots,
+)
 
 
 class Prompt(NamedTuple):

@@ -10,21 +10,28 @@ from pagedlab_lessons.drawing import (
     INK,
     LINE,
     SOFT,
+    Beside,
     Block,
     Drawing,
+    Drawn,
     Grid,
+    Item,
+    Legend,
     Owner,
     Run,
+    Space,
     Strip,
     Table,
+    Text,
     box,
     label,
     linked,
+    page,
     pool,
     rows,
     shortened,
+    title,
 )
-from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Legend, Space, Text, page, title
 from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
 
 ROW = 40.0  # pixels a chat

@@ -6,8 +6,19 @@
 from math import atan2, degrees
 from typing import NamedTuple
 
-from pagedlab_lessons.drawing import INK, Drawing, Place, label, wide
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
+from pagedlab_lessons.drawing import (
+    INK,
+    Drawing,
+    Drawn,
+    Place,
+    Space,
+    grid_in,
+    label,
+    note,
+    page,
+    stations,
+    wide,
+)
 
 COLUMNS = 6  # of a wide page: the step's way is the upper row
 

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from pagedlab.recipes.trace import Recorder, Replay, SequenceState
 from pagedlab.recipes.trace.format import request_of
 from pagedlab_lessons.colors import STEP_LOOKS, Look, sequence_color
-from pagedlab_lessons.drawing import CARD, Block, Drawing, Table, blocks_of, box, linked, shape
-from pagedlab_lessons.drawing import Run as Cells
-from pagedlab_lessons.drawing.flow import (
+from pagedlab_lessons.drawing import (
+    CARD,
     Bar,
+    Block,
+    Drawing,
     Drawn,
     Item,
     Lane,
@@ -32,9 +33,15 @@ from pagedlab_lessons.drawing.flow import (
     Named,
     Pool,
     Space,
+    Table,
+    blocks_of,
+    box,
+    linked,
     note,
     page,
+    shape,
 )
+from pagedlab_lessons.drawing import Run as Cells
 from pagedlab_lessons.widgets.explore import Explorer
 
 KINDS = {
