@@ -3,8 +3,6 @@
 A part that is missing is pagedlab's, so the engine runs from the first cell on.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import linecache

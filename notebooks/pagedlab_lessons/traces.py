@@ -5,8 +5,6 @@ Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., "
 Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two services.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass
@@ -57,11 +55,11 @@ class Trace:
         """Return (prompt, output) token counts as plain integers, as `simulate` takes them."""
         return [(int(prompt), int(output)) for _, prompt, output in self.rows]
 
-    def first(self, n: int) -> Trace:
+    def first(self, n: int) -> "Trace":
         """Return the first `n` requests."""
         return Trace(self.source, self.rows[:n])
 
-    def at_most(self, max_length: int) -> Trace:
+    def at_most(self, max_length: int) -> "Trace":
         """Return the requests with at most `max_length` tokens of prompt and output."""
         return Trace(self.source, self.rows[self.rows[:, 1:].sum(1) <= max_length])
 

@@ -35,6 +35,8 @@ It uses nothing of the cells above but imports. Folded below it are hints and
 tests/checks/wrong_nNN.py lists three wrong answers for each check.
 """
 
+# ruff: noqa: F401 - these names are the package's
+
 from importlib import import_module
 
 from pagedlab_lessons.checks.protocol import (
@@ -47,8 +49,6 @@ from pagedlab_lessons.checks.protocol import (
     search,
     to_write,
 )
-
-__all__ = ["CheckResult", "check", "compared", "exercise", "search", "to_write"]
 
 
 class Checks:

@@ -5,8 +5,6 @@ tensor, an element of the output that no program or several programs store, NaN 
 a token, or numbers that a known mistake gives.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace

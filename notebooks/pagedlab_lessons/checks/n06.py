@@ -10,8 +10,6 @@ Before the first block it is (-inf, 0, 0). The functions that answers are compar
 too; the notebook uses them until the reader's own pass.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 from typing import Any

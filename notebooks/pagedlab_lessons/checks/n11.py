@@ -1,7 +1,5 @@
 """Checks of notebook 11: a rank's part of an MLP, the heads it holds, the bytes that it sends."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import silu

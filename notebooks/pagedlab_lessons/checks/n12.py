@@ -1,7 +1,5 @@
 """Checks of notebook 12: the rollback, the part of a draft that is kept, the acceptance rule."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The truth is not on the page until the reader has guessed or clicks "show me". I
 it is folded away.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from typing import Any
@@ -55,7 +53,7 @@ class Guess(Page, page="guess"):
         """The reader's number, None as long as there is none."""
         return float(self.typed) if self.typed else None
 
-    def reveal(self, truth: float, *evidence: str) -> Guess:
+    def reveal(self, truth: float, *evidence: str) -> "Guess":
         """Show the guess and the truth on one scale. Make this the last line of a cell.
 
         Args:
