@@ -16,10 +16,10 @@ import torch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks import CheckResult, check
 from pagedlab_lessons.checks.protocol import Wrong, compare, register, same, shape, shown, trying
-from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Given, splits_for
 from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 
-Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
+Cases = dict[str, Given]  # by what a case can show: arguments of a puzzle's `given`
 Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
 Numbers = dict[str, torch.Tensor]  # outputs by name
 
@@ -162,7 +162,7 @@ def _watch(memory: Memory, launch: Callable[[], object], is_far: bool) -> None:
 
 
 def _check_numbers(
-    memory: Memory, given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes
+    memory: Memory, given: Given, expected: Numbers, got: Numbers, mistakes: Mistakes
 ) -> None:
     """Raise `Wrong` unless the outputs are right and grouped kernels load each key once.
 
@@ -183,9 +183,7 @@ def _check_numbers(
         raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
 
 
-def _gives(
-    mistake: Callable[[Any], Any], given: dict[str, Any], expected: Numbers, got: Numbers
-) -> bool:
+def _gives(mistake: Callable[[Any], Any], given: Given, expected: Numbers, got: Numbers) -> bool:
     """Return whether a mistake gives exactly these outputs."""
     computed = mistake(SimpleNamespace(**given))
     outputs = computed if isinstance(computed, tuple) else (computed,)

@@ -37,7 +37,15 @@ from torch.overrides import TorchFunctionMode
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.kernels07 import ladder
-from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
+from pagedlab_lessons.kernels07.puzzles import (
+    BATCH,
+    PUZZLES,
+    Access,
+    Given,
+    Loads,
+    Program,
+    pages_of,
+)
 
 _Result = TypeVar("_Result")
 MARGIN = 4096  # elements on either side of a tensor
@@ -109,7 +117,7 @@ class Memory(TorchFunctionMode):
         self.unwritten[name] = inside.isnan().numpy()
         return own
 
-    def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
+    def put_all(self, given: Given, **far: int) -> Given:
         """The arguments of a kernel, tensors put here."""
         return {
             n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x
@@ -277,14 +285,14 @@ def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
     return run
 
 
-def _called(run: Callable[..., _Result], given: dict[str, Any]) -> _Result:
+def _called(run: Callable[..., _Result], given: Given) -> _Result:
     return run(**_unpacked(given))
 
 
 # What kernels load --------------------------------------------------------------------------------
 
 
-def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
+def _watched(launch: Callable[..., object], given: Given) -> Loads:
     """Run a kernel on these arguments, and watch it."""
     memory = Memory()
     given = memory.put_all(given)
