@@ -40,7 +40,7 @@ class BlockPoolWidget(Session, Page, page="block_grid"):
         ValueError: If an argument makes no sense.
     """
 
-    state = traitlets.Dict().tag(sync=True)  # what the page shows, as block_grid.js says
+    state = traitlets.Dict()  # what the page shows, as block_grid.js says
 
     def __init__(
         self,

@@ -32,12 +32,12 @@ class Guess(Page, page="guess"):
     With a truth it is what `reveal` returns.
     """
 
-    question = traitlets.Unicode().tag(sync=True)
-    unit = traitlets.Unicode().tag(sync=True)
-    reveals = traitlets.Bool().tag(sync=True)  # whether it knows the truth
-    typed = traitlets.Unicode().tag(sync=True)  # a number as HTML writes it, or ""
-    shown = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
-    page = traitlets.Unicode().tag(sync=True)  # HTML below the question
+    question = traitlets.Unicode()
+    unit = traitlets.Unicode()
+    reveals = traitlets.Bool()  # whether it knows the truth
+    typed = traitlets.Unicode()  # a number as HTML writes it, or ""
+    shown = traitlets.Bool()  # whether "show me" was clicked
+    page = traitlets.Unicode()  # HTML below the question
 
     def __init__(
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import anywidget
+import traitlets
 from IPython.display import display
 
 from pagedlab_lessons.colors import INK
@@ -89,7 +90,8 @@ def name_of(drawing: str) -> str:
 class Page(anywidget.AnyWidget):
     """A widget that stores a picture of itself for pages on which no widget runs.
 
-    A `with` block shows it at once and calls `end` when the block ends.
+    Its page gets every trait of its class. A `with` block shows it at once and calls `end` when the
+    block ends.
     """
 
     _handle: Any = None
@@ -99,6 +101,9 @@ class Page(anywidget.AnyWidget):
         if page:
             cls._esm = script(page)
             cls._css = style(*dict.fromkeys(("block_grid", page)))
+        for trait in vars(cls).values():
+            if isinstance(trait, traitlets.TraitType):
+                trait.tag(sync=True)
         super().__init_subclass__(**options)
 
     def picture(self) -> Any:
