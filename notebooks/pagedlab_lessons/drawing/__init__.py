@@ -14,65 +14,8 @@ This is the only Python code that draws a block, a block table or a row of token
 items. elements.py has what drawings are made of, `lessons.colors` the looks.
 """
 
-# ruff: noqa: F401 - these names are the package's
+# ruff: noqa: F403 - the names of the three files are the package's
 
-from pagedlab_lessons.drawing.blocks import (
-    HALO,
-    Block,
-    Grid,
-    Owner,
-    Place,
-    Run,
-    Strip,
-    Table,
-    Word,
-    blocks_of,
-    described,
-    owned,
-    pool,
-    rows,
-    slots,
-)
-from pagedlab_lessons.drawing.elements import (
-    BAD,
-    BOLD,
-    CARD,
-    INK,
-    LINE,
-    NARROW,
-    SOFT,
-    WRONG,
-    Drawing,
-    box,
-    fill,
-    label,
-    linked,
-    plain,
-    runs,
-    shape,
-    shortened,
-    svg,
-    wide,
-)
-from pagedlab_lessons.drawing.flow import (
-    Bar,
-    Beside,
-    Blocks,
-    Both,
-    Drawn,
-    Entry,
-    Item,
-    Lane,
-    Lanes,
-    Legend,
-    Named,
-    Pool,
-    Space,
-    Text,
-    grid_in,
-    note,
-    page,
-    stack,
-    stations,
-    title,
-)
+from pagedlab_lessons.drawing.blocks import *
+from pagedlab_lessons.drawing.elements import *
+from pagedlab_lessons.drawing.flow import *
