@@ -7,6 +7,8 @@ on a dark one. `savefig` gives it a white ground. Colour is never the only sign:
 has a hatch too.
 """
 
+# ruff: noqa: E402 - what needs matplotlib is imported after the check
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,11 +19,9 @@ import numpy as np
 
 from pagedlab.extras import require
 
-try:
-    import matplotlib.pyplot as plt
-except ModuleNotFoundError:
-    require("notebooks", "matplotlib")
-    raise
+require("notebooks", "matplotlib")
+
+import matplotlib.pyplot as plt
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -43,11 +43,6 @@ class Place:
     total: int
     regions: list[Region] = field(default_factory=list)
 
-    @property
-    def wish(self) -> Request:
-        """The slots that it asks for at admission; after a preemption all its tokens are prompt."""
-        return Request(self.tokens, self.total - self.tokens)
-
 
 class Sample(NamedTuple):
     """One moment.
@@ -153,8 +148,10 @@ def _admit(
     """Admit waiting requests; return whether one was refused for lack of memory."""
     while queue and len(running) < max_running:
         first = queue[0]
+        # after a preemption all its tokens are prompt
+        wish = Request(first.tokens, first.total - first.tokens)
         try:
-            allocator.admit(first.request, first.wish)
+            allocator.admit(first.request, wish)
         except (OutOfMemory, OutOfBlocks):
             if not running:
                 raise  # waiting would not end
