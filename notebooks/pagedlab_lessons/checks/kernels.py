@@ -14,8 +14,17 @@ import numpy as np
 import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab_lessons.checks import CheckResult, check
-from pagedlab_lessons.checks.protocol import Wrong, compare, register, same, shape, shown, trying
+from pagedlab_lessons.checks import (
+    CheckResult,
+    Wrong,
+    check,
+    compare,
+    register,
+    same,
+    shape,
+    shown,
+    trying,
+)
 from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Given, splits_for
 from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab_lessons.broken import POOLS
-from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search, trying
+from pagedlab_lessons.checks import Trial, Wrong, agree, compared, exercise, search, trying
 from pagedlab_lessons.readers_code import explain
 
 Names = dict[str, Any]  # variables of the operations

@@ -5,8 +5,8 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab_lessons.broken import CountsForks
+from pagedlab_lessons.checks import Wrong, compared, exercise
 from pagedlab_lessons.checks.n02 import family, search_tables
-from pagedlab_lessons.checks.protocol import Wrong, compared, exercise
 
 
 @exercise

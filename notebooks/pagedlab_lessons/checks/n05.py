@@ -11,7 +11,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
-from pagedlab_lessons.checks.protocol import (
+from pagedlab_lessons.checks import (
     Trial,
     Wrong,
     agree,

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab_lessons.checks.protocol import Function, Wrong, compared, normal, shape
+from pagedlab_lessons.checks import Function, Wrong, compared, normal, shape
 
 State = tuple[Tensor, Tensor, Tensor]
 

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import pad
 
 from pagedlab.blocks import blocks_for
+from pagedlab_lessons.checks import Function
 from pagedlab_lessons.checks.kernels import Cases, Mistakes, puzzle
-from pagedlab_lessons.checks.protocol import Function
 from pagedlab_lessons.kernels07.puzzles import PUZZLES, scores
 
 NO_MAXIMUM = (

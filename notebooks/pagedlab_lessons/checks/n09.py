@@ -15,7 +15,7 @@ from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Plan, Scheduler, Sequence
-from pagedlab_lessons.checks.protocol import Wrong, agree, compared
+from pagedlab_lessons.checks import Wrong, agree, compared
 
 PATIENCE = 3  # how often the first in the queue may be passed
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from pagedlab.recipes.ranks.shards import ring_bytes
-from pagedlab_lessons.checks.protocol import Function, agree, compared, normal, shape
+from pagedlab_lessons.checks import Function, agree, compared, normal, shape
 
 
 def _sum_of_parts(part: Function, hidden: int, width: int, size: int) -> Tensor:

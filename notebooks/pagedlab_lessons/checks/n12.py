@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagedlab.blocks import BlockTable
+from pagedlab_lessons.checks import Function, compared, trying
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Function, compared, trying
 
 
 def _after_draft(
