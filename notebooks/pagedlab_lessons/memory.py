@@ -290,7 +290,7 @@ def make_allocator(
         block_size: of "paged".
         placement: of the regions of the others: "buddy", as the paper assumes, or "first-fit".
     """
-    reserve: dict[str, Callable[[Request], int]] = {
+    reserve = {
         "max": lambda request: max_length,
         "pow2": lambda request: request.prompt + _next_power_of_two(request.output),
         "oracle": lambda request: request.prompt + request.output,

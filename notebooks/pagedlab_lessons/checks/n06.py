@@ -114,7 +114,7 @@ _V = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
 _START = (_V[:1] - inf, _V[:1] * 0, _V[:1] * 0)
 _RANDN = normal()
 _LARGER = [_RANDN(2, 3, n) for n in (1, 6, 8)]  # several queries of two groups
-_AFTER: list[State] = [online_step(*_START, scores, _V) for scores in _BLOCKS]
+_AFTER = [online_step(*_START, scores, _V) for scores in _BLOCKS]
 
 
 def _state_of(function: Function, *args: Any) -> dict[str, Any]:

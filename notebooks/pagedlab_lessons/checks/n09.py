@@ -40,7 +40,7 @@ class ToyEngine:
         **options: Any,
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8}
+        roomy = {"max_batch_tokens": 64, "max_sequences": 8}
         self.scheduler = scheduler(self.pool, **roomy | options)
         self.plan = self.scheduler.plan  # the latest step's
         self.model = SimpleNamespace(name="")

@@ -359,13 +359,13 @@ def _show_loads(name: str, answer: Any) -> Explorer:
     steps = max(steps_of(loads.of.get(tensor, [])) for tensor in SHOWN[name].tensors)
     number = 1 + list(SHOWN).index(name)
     caption = f"Loads of {_called(answer)} in the example of puzzle {number}"
-    controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+    controls = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
     return explore(partial(_draw_loads, name, loads), caption, **controls)
 
 
 def _called(answer: Any) -> str:
     """Return the reader's name of a kernel, or of its parts."""
-    parts: list[Any] = [*answer.values()] if isinstance(answer, dict) else [answer]
+    parts = [*answer.values()] if isinstance(answer, dict) else [answer]
     return ", ".join(part.__name__ for part in parts)
 
 

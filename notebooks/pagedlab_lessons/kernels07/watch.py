@@ -210,7 +210,7 @@ def define(source: str) -> dict[str, Any]:
 
     Triton finds the text as it would in a file.
     """
-    names: dict[str, Any] = {"__name__": WORKSHOP}
+    names = {"__name__": WORKSHOP}
     file = f"<{WORKSHOP} {len(linecache.cache)}>"
     text = f"import triton\nimport triton.language as tl\n{source}"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file

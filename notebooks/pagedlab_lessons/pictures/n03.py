@@ -9,7 +9,6 @@ from pagedlab_lessons.drawing import (
     Block,
     Blocks,
     Drawing,
-    Entry,
     Item,
     Legend,
     Text,
@@ -25,7 +24,7 @@ Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
-LEGEND: list[Entry] = [
+LEGEND = [
     (Word("word", "rejected"), "overwritten in memory"),
     (Word("word", "not stored"), "what memory holds now"),
     (Word("word", "marked"), "underlined: the other story wrote it before"),
