@@ -126,7 +126,7 @@ def shared_prompts(
     systems = [some(64, 256) for _ in range(num_systems)]
     openings = [[system, *(system + some(32, 96) for _ in range(3))] for system in systems]
     weights = [1 / rank for rank in range(1, num_systems + 1)]
-    requests: list[tuple[list[int], list[int]]] = []
+    requests = []
     open_chats: list[list[int]] = []
     for _ in range(num_requests):
         if open_chats and chance.random() < chats:

@@ -162,7 +162,7 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
     """
     maker = f"{table_class.__name__}(pool)"
     yield f"pool = BlockPool({num_blocks}, {block_size}); a = {maker}"
-    sides: list[Names] = []
+    sides = []
     for kind in (BlockTable, table_class):
         pool = BlockPool(num_blocks, block_size)
         sides.append({"pool": pool, table_class.__name__: kind, "a": kind(pool)})

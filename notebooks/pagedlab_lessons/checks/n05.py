@@ -237,7 +237,7 @@ _TREE = {7: None, 3: 7, 5: 3, 2: 7, 4: None}  # the parent of each block
 
 def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
     """Return when each block was last used, its descendants included, and its parent."""
-    last_used: dict[int, int] = {}
+    last_used = {}
     for time, block in enumerate(blocks, 1):
         while block is not None:
             last_used[block] = time

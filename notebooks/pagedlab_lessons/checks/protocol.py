@@ -543,7 +543,7 @@ def replay(
         Wrong: Where answer and reference differ; it carries the operations done so far.
     """
     setup = ""
-    done: list[str] = []
+    done = []
     try:
         with trying():
             trial = start()

@@ -222,7 +222,7 @@ def source_of(kernel: Any) -> str:
     """The source of a kernel or function, with that of the kernels and the numbers that it uses by
     name.
     """
-    parts: dict[str, str] = {}
+    parts = {}
 
     def add(item: Any) -> None:
         function = getattr(item, "fn", item)

@@ -100,7 +100,7 @@ def taken_places(
         allocator: of an empty memory.
         row: slots in a row of the picture.
     """
-    holders: list[Holder] = []
+    holders = []
     with suppress(OutOfMemory, OutOfBlocks):  # which one depends on the allocator
         for key, (prompt, output) in enumerate(requests):
             allocator.admit(key, Request(prompt, output))

@@ -77,7 +77,7 @@ def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[
     for step_parents in parents:
         lines_of_parents = [lines[-1][parent] for parent in step_parents]
         dropped = iter(sorted({*range(width)} - {*lines_of_parents}))
-        now: list[int] = []
+        now = []
         for line in lines_of_parents:
             now.append(next(dropped) if line in now else line)
         lines.append(now)

@@ -74,7 +74,7 @@ def race(
     is_over = step >= ends[-1][-2]
     done = []
     last = []
-    items: list[Item] = []
+    items = []
     for (name, run), times in zip(runs.items(), ends, strict=True):
         shown = longest if is_over else step
         items += _side(name, run, step, shown, longest, places, blocks, size)

@@ -219,7 +219,7 @@ class Run:
 def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
     run = Run([], [], Counter())
-    rows: dict[str, Row] = {}
+    rows = {}
     for now, sequences in _engine_steps(Replay(recording)):
         run.batches.append(Counter())
         run.preempted.update(now.get("preempted", {}).values())
