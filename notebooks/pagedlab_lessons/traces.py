@@ -95,7 +95,7 @@ def _lengths(at_percentiles: list[float], u: np.ndarray) -> np.ndarray:
 
 def shared_prompts(
     num_requests: int,
-    num_systems: int = 20,
+    num_systems: int,
     chats: float = 0.5,
     vocabulary: int = 4096,
     seed: int = 0,

@@ -76,10 +76,6 @@ class Space(NamedTuple):
         """Return the one of a pair that is for this drawing; another value is for both."""
         return value[self.is_narrow] if isinstance(value, tuple) else value
 
-    def down(self, pixels: float) -> "Space":
-        """Return the space below these pixels."""
-        return self._replace(y=self.y + pixels)
-
 
 class Drawn(NamedTuple):
     """Elements, and where they end."""
@@ -281,7 +277,7 @@ class Named:
 
     name: str
     item: Item
-    left: Pixels = 40
+    left: Pixels
 
     def __call__(self, space: Space) -> Drawn:
         left = space.of(self.left)
@@ -416,7 +412,7 @@ def grid_in(
     space: Space,
     columns: Both[int],
     height: Pixels,
-    gap: Pixels = (6, 4),
+    gap: Pixels,
     head: Pixels = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""

@@ -67,7 +67,7 @@ HEIGHT = 17.0  # pixels of a strip
 GAP = 6.0  # pixels between strips, and between pages
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cells:
     """A tensor as strips of cells, and what the programs of a kernel load of it up to a step.
 

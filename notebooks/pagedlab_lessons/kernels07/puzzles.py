@@ -297,4 +297,4 @@ class Loads(NamedTuple):
 
     given: Given
     of: dict[str, list[Access]]
-    stopped: str = ""
+    stopped: str

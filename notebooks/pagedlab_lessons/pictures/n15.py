@@ -96,7 +96,9 @@ def draw_parts(part: str) -> Drawing:
     now = NAMES.index(part)
 
     def boxes(space: Space) -> Drawn:
-        grid = grid_in(space.down(8), (COLUMNS, 2), space.pick(44, 34), gap=(64, 44))
+        grid = grid_in(
+            space._replace(y=space.y + 8), (COLUMNS, 2), space.pick(44, 34), gap=(64, 44)
+        )
 
         def place(cell: int) -> Place:
             row, column = divmod(cell, COLUMNS)
