@@ -76,7 +76,7 @@ class _DescribedFigure(Figure):
 
     ground = "none"  # in a notebook; `savefig` gives it a white one
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_: Any) -> Any:
         """Return what a notebook stores: a PNG without a ground, and words for what is seen."""
         png, size = as_png(self, bbox_inches="tight")
         return {"image/png": png, "text/plain": size["alt"]}, {"image/png": size}

@@ -16,6 +16,7 @@ import torch
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.checks import (
     CheckResult,
+    Function,
     Wrong,
     check,
     compare,
@@ -29,7 +30,7 @@ from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Given, splits_for
 from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 
 Cases = dict[str, Given]  # by what a case can show: arguments of a puzzle's `given`
-Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
+Mistakes = dict[str, Function]  # message -> from a puzzle's arguments to wrong outputs
 Numbers = dict[str, torch.Tensor]  # outputs by name
 
 # Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
@@ -192,7 +193,7 @@ def _check_numbers(
         raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
 
 
-def _gives(mistake: Callable[[Any], Any], given: Given, expected: Numbers, got: Numbers) -> bool:
+def _gives(mistake: Function, given: Given, expected: Numbers, got: Numbers) -> bool:
     """Return whether a mistake gives exactly these outputs."""
     computed = mistake(SimpleNamespace(**given))
     outputs = computed if isinstance(computed, tuple) else (computed,)

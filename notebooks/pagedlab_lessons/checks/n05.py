@@ -232,10 +232,12 @@ def prefix_cache(answer: type) -> str:
     )
 
 
+Used = Mapping[int, int]  # by block: when it was last used
+Parents = Mapping[int, int | None]  # by block
 _TREE = {7: None, 3: 7, 5: 3, 2: 7, 4: None}  # the parent of each block
 
 
-def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
+def _used(*blocks: int | None) -> tuple[Used, Parents]:
     """Return when each block was last used, its descendants included, and its parent."""
     last_used = {}
     for time, block in enumerate(blocks, 1):
@@ -245,12 +247,12 @@ def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
     return last_used, {block: _TREE[block] for block in last_used}
 
 
-def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+def _oldest_leaf(last_used: Used, parent: Parents) -> int:
     leaves = {*last_used} - {parent[block_id] for block_id in last_used}
     return min(leaves, key=last_used.__getitem__)
 
 
-def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
+def _why_evicted(last_used: Used, parent: Parents) -> str:
     oldest = min(last_used, key=last_used.__getitem__)
     right = _oldest_leaf(last_used, parent)
     words = f"Of the leaves, block {right} was used first: evict {right} first."
@@ -265,7 +267,7 @@ def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None])
     [_used(*blocks) for n in (1, 2, 3) for blocks in product(_TREE, repeat=n)],
     why=_why_evicted,
 )
-def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+def leaf_first(last_used: Used, parent: Parents) -> int:
     """The cached block to evict next: the least recently used of those without a child."""
     return _oldest_leaf(last_used, parent)
 

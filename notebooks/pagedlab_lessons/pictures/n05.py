@@ -1,7 +1,7 @@
 """Notebook 05's opening: two prompts, block by block, and what the second finds of the first."""
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from pagedlab_lessons.colors import Look, sequence_color
 from pagedlab_lessons.drawing import (
@@ -36,7 +36,7 @@ OWNERS = ("in both, stored once", "only the upper prompt", "only the lower promp
 
 
 def two_prompts(
-    prompts: Sequence[tuple[list[str], list[int], list[str]]],
+    prompts: Sequence[Iterable[Any]],
     block_size: int,
     second: str = "The second prompt",
     other_past: str = "another past",

@@ -110,7 +110,7 @@ class Page(anywidget.AnyWidget):
         """Return the SVG that the notebook stores; some widgets override `still` instead."""
         raise NotImplementedError
 
-    def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def still(self) -> Any:
         """Return what the notebook stores by media type, and the sizes of pictures."""
         drawing = self.picture()
         return stored(drawing, name_of(drawing)), {}

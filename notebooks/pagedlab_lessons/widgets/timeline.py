@@ -220,11 +220,11 @@ def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
     run = Run([], [], Counter())
     rows = {}
-    for now, sequences in _engine_steps(Replay(recording)):
+    for after in _engine_steps(Replay(recording)):
         run.batches.append(Counter())
-        run.preempted.update(now.get("preempted", {}).values())
-        computed = now.get("computed", {})
-        for request, own in _by_request(sequences).items():
+        run.preempted.update(after.now.get("preempted", {}).values())
+        computed = after.now.get("computed", {})
+        for request, own in _by_request(after.sequences).items():
             chunks = {name: computed[name] for name in own if name in computed}
             states = [sequence.state for sequence in own.values() if sequence.is_unfinished]
             if request not in rows and (chunks or states):
@@ -243,14 +243,14 @@ def run_of(recording: dict[str, Any]) -> Run:
     return run
 
 
-def _engine_steps(replay: Replay) -> Iterator[tuple[dict[str, Any], dict[str, SequenceState]]]:
-    """Yield what the recording says of each step of the engine, and the sequences after it."""
+def _engine_steps(replay: Replay) -> Iterator[Replay]:
+    """Seek each step of the engine in turn."""
     engine_step = replay.now["step"]
     for at in range(1, len(replay)):
         replay.seek(at)
         if replay.now["step"] > engine_step:  # the others note what changed between two steps
             engine_step = replay.now["step"]
-            yield replay.now, replay.sequences
+            yield replay
 
 
 def _by_request(sequences: dict[str, SequenceState]) -> dict[str, dict[str, SequenceState]]:
