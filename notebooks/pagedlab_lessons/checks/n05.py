@@ -4,14 +4,14 @@ The two naive caches that the notebook runs are here too. Use neither: both serv
 values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
 from pagedlab_lessons.checks import (
+    Function,
     Trial,
     Wrong,
     agree,
@@ -82,7 +82,7 @@ class Served:
         block_size: of the pool.
     """
 
-    def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
+    def __init__(self, new_cache: Function, num_blocks: int, block_size: int) -> None:
         self.pool = BlockPool(num_blocks, block_size)
         self.cache = new_cache(self.pool)
         self.memory: dict[int, str] = {}  # the contents of each block

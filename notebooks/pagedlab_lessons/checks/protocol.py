@@ -166,7 +166,7 @@ def exercise(function: Callable[[Any], str]) -> Check:
     return register(function.__name__, function, function)
 
 
-def register(name: str, described: Function, judge: Callable[[Any], Any]) -> Check:
+def register(name: str, described: Function, judge: Function) -> Check:
     """Register a check.
 
     Args:
@@ -225,7 +225,7 @@ def compared(
     return registered
 
 
-def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
+def _judge(function: Function, answer: Any) -> CheckResult:
     """Run a check on an answer. Nothing but an interrupt leaves this function as an error."""
     try:
         with in_time():

@@ -56,7 +56,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         blocks(entries, columns=(12, 4), size=1),
         title(name),
         blocks(memory, head=15),
-        Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")]),
+        Legend([(Look(NEUTRAL).tint, "another sequence's")]),
     )
 
 

@@ -84,7 +84,7 @@ def two_prompts(
                 parts += slots([block], Grid(x, y + ROW * me, 1, grid.width, height))
         return Drawn(parts, grid.bottom(min(MOST_BLOCKS, most)))
 
-    looks = [(Look(sequence_color(i), is_pale=True), text) for i, text in enumerate(OWNERS)]
+    looks = [(Look(sequence_color(i)).tint, text) for i, text in enumerate(OWNERS)]
     unlike = "same words, different past, and yet found"
     if not stale:
         unlike = "same words, different past: different hash"
