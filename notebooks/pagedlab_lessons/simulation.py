@@ -17,8 +17,8 @@ others".
 
 import math
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
@@ -41,7 +41,7 @@ class Place:
     request: int
     tokens: int
     total: int
-    regions: list[Region] = field(default_factory=list)
+    regions: Sequence[Region] = ()
 
 
 class Sample(NamedTuple):
@@ -72,7 +72,7 @@ class Run:
     """
 
     num_slots: int
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sample]
     steps: int = 0
     preempted: int = 0
 
@@ -124,7 +124,7 @@ def simulate(
     queue = deque(
         Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
     )
-    run = Run(allocator.num_slots)
+    run = Run(allocator.num_slots, [])
     running: list[Place] = []
     while queue or running:
         preempted = _decode(running, queue, allocator, run)
