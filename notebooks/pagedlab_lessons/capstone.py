@@ -3,8 +3,6 @@
 A part that is missing is pagedlab's, so the engine runs from the first cell on.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import linecache
@@ -67,7 +65,7 @@ class Workbench:
         mine = {OPTIONS[name]: part for name, part in self.parts.items()}
         kind = mine.pop("LLM", LLM)
         sample = mine.pop("sample_rows", None)
-        llm: LLM = kind(model, **mine | options)
+        llm = kind(model, **mine | options)
         if sample is not None:
             llm.sample_rows = sample
         return llm

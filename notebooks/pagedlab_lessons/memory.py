@@ -5,13 +5,9 @@ in every layer. An allocator decides which slots a request gets, and when. What 
 counted in simulation.py.
 """
 
-from __future__ import annotations
-
-import json
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pagedlab.arguments import one_of
@@ -43,15 +39,10 @@ class KVShape(NamedTuple):
         return int(num_bytes // self.bytes_per_token)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | str | Path) -> KVShape:
-        """Read a Hugging Face config: a dict (`model.config.to_dict()`), or the path of a
-        `config.json`.
-        """
-        given: Any = config
-        if not isinstance(config, Mapping):
-            given = json.loads(Path(config).read_text(encoding="utf-8"))
+    def from_config(cls, config: Mapping[str, Any]) -> "KVShape":
+        """Read a Hugging Face config, such as `model.config.to_dict()`."""
         # models that also see keep the decoder's part there
-        given = {**given, **(given.get("text_config") or {})}
+        given = {**config, **(config.get("text_config") or {})}
         needed = ("num_attention_heads", "num_hidden_layers", "hidden_size")
         missing = [name for name in needed if name not in given]
         if missing or given.get("kv_lora_rank"):
@@ -299,7 +290,7 @@ def make_allocator(
         block_size: of "paged".
         placement: of the regions of the others: "buddy", as the paper assumes, or "first-fit".
     """
-    reserve: dict[str, Callable[[Request], int]] = {
+    reserve = {
         "max": lambda request: max_length,
         "pow2": lambda request: request.prompt + _next_power_of_two(request.output),
         "oracle": lambda request: request.prompt + request.output,

@@ -7,6 +7,8 @@ on a dark one. `savefig` gives it a white ground. Colour is never the only sign:
 has a hatch too.
 """
 
+# ruff: noqa: E402 - what needs matplotlib is imported after the check
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,11 +19,9 @@ import numpy as np
 
 from pagedlab.extras import require
 
-try:
-    import matplotlib.pyplot as plt
-except ModuleNotFoundError:
-    require("notebooks", "matplotlib")
-    raise
+require("notebooks", "matplotlib")
+
+import matplotlib.pyplot as plt
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ class _DescribedFigure(Figure):
 
     ground = "none"  # in a notebook; `savefig` gives it a white one
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, **_: Any) -> Any:
         """Return what a notebook stores: a PNG without a ground, and words for what is seen."""
         png, size = as_png(self, bbox_inches="tight")
         return {"image/png": png, "text/plain": size["alt"]}, {"image/png": size}

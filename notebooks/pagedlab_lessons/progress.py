@@ -1,15 +1,10 @@
 """Progress bars for what takes a real model some time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm.auto import tqdm
-
-if TYPE_CHECKING:
-    from pagedlab.engine import LLM
 
 
 def bar(what: str, total: int | None = None) -> Any:
@@ -26,7 +21,7 @@ def bar(what: str, total: int | None = None) -> Any:
 
 
 @contextmanager
-def moving(*llms: LLM) -> Iterator[Any]:
+def moving(*llms: Any) -> Iterator[Any]:
     """A bar that counts the steps of these engines."""
     with ExitStack() as stack:
         steps = stack.enter_context(bar("steps"))

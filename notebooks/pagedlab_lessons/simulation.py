@@ -17,8 +17,8 @@ others".
 
 import math
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagedlab.blocks import OutOfBlocks
@@ -41,12 +41,7 @@ class Place:
     request: int
     tokens: int
     total: int
-    regions: list[Region] = field(default_factory=list)
-
-    @property
-    def wish(self) -> Request:
-        """The slots that it asks for at admission; after a preemption all its tokens are prompt."""
-        return Request(self.tokens, self.total - self.tokens)
+    regions: Sequence[Region] = ()
 
 
 class Sample(NamedTuple):
@@ -77,7 +72,7 @@ class Run:
     """
 
     num_slots: int
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sample]
     steps: int = 0
     preempted: int = 0
 
@@ -129,7 +124,7 @@ def simulate(
     queue = deque(
         Place(number, prompt, prompt + output) for number, (prompt, output) in enumerate(requests)
     )
-    run = Run(allocator.num_slots)
+    run = Run(allocator.num_slots, [])
     running: list[Place] = []
     while queue or running:
         preempted = _decode(running, queue, allocator, run)
@@ -153,8 +148,10 @@ def _admit(
     """Admit waiting requests; return whether one was refused for lack of memory."""
     while queue and len(running) < max_running:
         first = queue[0]
+        # after a preemption all its tokens are prompt
+        wish = Request(first.tokens, first.total - first.tokens)
         try:
-            allocator.admit(first.request, first.wish)
+            allocator.admit(first.request, wish)
         except (OutOfMemory, OutOfBlocks):
             if not running:
                 raise  # waiting would not end

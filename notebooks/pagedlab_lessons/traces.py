@@ -5,8 +5,6 @@ Azure LLM inference trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., "
 Generative LLM Inference Using Phase Splitting", ISCA 2024), one hour of two services.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass
@@ -57,11 +55,11 @@ class Trace:
         """Return (prompt, output) token counts as plain integers, as `simulate` takes them."""
         return [(int(prompt), int(output)) for _, prompt, output in self.rows]
 
-    def first(self, n: int) -> Trace:
+    def first(self, n: int) -> "Trace":
         """Return the first `n` requests."""
         return Trace(self.source, self.rows[:n])
 
-    def at_most(self, max_length: int) -> Trace:
+    def at_most(self, max_length: int) -> "Trace":
         """Return the requests with at most `max_length` tokens of prompt and output."""
         return Trace(self.source, self.rows[self.rows[:, 1:].sum(1) <= max_length])
 
@@ -97,7 +95,7 @@ def _lengths(at_percentiles: list[float], u: np.ndarray) -> np.ndarray:
 
 def shared_prompts(
     num_requests: int,
-    num_systems: int = 20,
+    num_systems: int,
     chats: float = 0.5,
     vocabulary: int = 4096,
     seed: int = 0,
@@ -128,7 +126,7 @@ def shared_prompts(
     systems = [some(64, 256) for _ in range(num_systems)]
     openings = [[system, *(system + some(32, 96) for _ in range(3))] for system in systems]
     weights = [1 / rank for rank in range(1, num_systems + 1)]
-    requests: list[tuple[list[int], list[int]]] = []
+    requests = []
     open_chats: list[list[int]] = []
     for _ in range(num_requests):
         if open_chats and chance.random() < chats:

@@ -35,20 +35,11 @@ It uses nothing of the cells above but imports. Folded below it are hints and
 tests/checks/wrong_nNN.py lists three wrong answers for each check.
 """
 
+# ruff: noqa: F403, F405 - the names of protocol.py are the package's
+
 from importlib import import_module
 
-from pagedlab_lessons.checks.protocol import (
-    MODULE_OF,
-    REGISTERED,
-    Check,
-    CheckResult,
-    compared,
-    exercise,
-    search,
-    to_write,
-)
-
-__all__ = ["CheckResult", "check", "compared", "exercise", "search", "to_write"]
+from pagedlab_lessons.checks.protocol import *
 
 
 class Checks:

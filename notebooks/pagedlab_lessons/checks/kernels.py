@@ -5,8 +5,6 @@ tensor, an element of the output that no program or several programs store, NaN 
 a token, or numbers that a known mistake gives.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,13 +14,23 @@ import numpy as np
 import torch
 
 from pagedlab.kernels.runtime import INTERPRETED
-from pagedlab_lessons.checks import CheckResult, check
-from pagedlab_lessons.checks.protocol import Wrong, compare, register, same, shape, shown, trying
-from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, splits_for
+from pagedlab_lessons.checks import (
+    CheckResult,
+    Function,
+    Wrong,
+    check,
+    compare,
+    register,
+    same,
+    shape,
+    shown,
+    trying,
+)
+from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Given, splits_for
 from pagedlab_lessons.kernels07.watch import Memory, Outside, interpreted
 
-Cases = dict[str, dict[str, Any]]  # by what a case can show: arguments of a puzzle's `given`
-Mistakes = dict[str, Callable[[Any], Any]]  # message -> from a puzzle's arguments to wrong outputs
+Cases = dict[str, Given]  # by what a case can show: arguments of a puzzle's `given`
+Mistakes = dict[str, Function]  # message -> from a puzzle's arguments to wrong outputs
 Numbers = dict[str, torch.Tensor]  # outputs by name
 
 # Added to page ids: their slots still fit into 32 bits, the offsets of elements do not.
@@ -164,7 +172,7 @@ def _watch(memory: Memory, launch: Callable[[], object], is_far: bool) -> None:
 
 
 def _check_numbers(
-    memory: Memory, given: dict[str, Any], expected: Numbers, got: Numbers, mistakes: Mistakes
+    memory: Memory, given: Given, expected: Numbers, got: Numbers, mistakes: Mistakes
 ) -> None:
     """Raise `Wrong` unless the outputs are right and grouped kernels load each key once.
 
@@ -185,9 +193,7 @@ def _check_numbers(
         raise Wrong(message, *shown(expected[out], got[out], TOLERANCE), [out])
 
 
-def _gives(
-    mistake: Callable[[Any], Any], given: dict[str, Any], expected: Numbers, got: Numbers
-) -> bool:
+def _gives(mistake: Function, given: Given, expected: Numbers, got: Numbers) -> bool:
     """Return whether a mistake gives exactly these outputs."""
     computed = mistake(SimpleNamespace(**given))
     outputs = computed if isinstance(computed, tuple) else (computed,)

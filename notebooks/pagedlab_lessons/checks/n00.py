@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pagedlab_lessons.checks.protocol import Wrong, exercise
+from pagedlab_lessons.checks import Wrong, exercise
 
 _R2 = (3, 5, 9)  # the table of r2 in the notebook's film: r2 still writes, and r3 is new
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks.protocol import Wrong, compared, exercise
+from pagedlab_lessons.checks import Wrong, compared, exercise
 from pagedlab_lessons.memory import GIB, FirstFit, OutOfMemory
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable, InvariantError, OutOfBlocks
 from pagedlab_lessons.broken import POOLS
-from pagedlab_lessons.checks.protocol import Trial, Wrong, agree, compared, exercise, search, trying
+from pagedlab_lessons.checks import Trial, Wrong, agree, compared, exercise, search, trying
 from pagedlab_lessons.readers_code import explain
 
 Names = dict[str, Any]  # variables of the operations
@@ -162,7 +162,7 @@ def table_trial(table_class: type, verbs: Sequence[str], num_blocks: int, block_
     """
     maker = f"{table_class.__name__}(pool)"
     yield f"pool = BlockPool({num_blocks}, {block_size}); a = {maker}"
-    sides: list[Names] = []
+    sides = []
     for kind in (BlockTable, table_class):
         pool = BlockPool(num_blocks, block_size)
         sides.append({"pool": pool, table_class.__name__: kind, "a": kind(pool)})

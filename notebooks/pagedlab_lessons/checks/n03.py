@@ -5,8 +5,8 @@ from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab_lessons.broken import CountsForks
+from pagedlab_lessons.checks import Wrong, compared, exercise
 from pagedlab_lessons.checks.n02 import family, search_tables
-from pagedlab_lessons.checks.protocol import Wrong, compared, exercise
 
 
 @exercise
@@ -62,7 +62,7 @@ def order_of_frees(answer: Sequence[str]) -> str:
     if sorted(answer) != list("abcd"):
         message = "Name each of a, b, c and d once."
         raise Wrong(message, "an order of a, b, c, d", answer, setup=setup)
-    names: dict[str, Any] = {"a": CountsForks(BlockPool(4, 4))}
+    names = {"a": CountsForks(BlockPool(4, 4))}
     exec(setup, names)  # noqa: S102 - the line above
     for number, name in enumerate(answer, 1):
         names[name].free()

@@ -6,8 +6,7 @@ from typing import Any
 
 from pagedlab.blocks import BlockTable, blocks_for
 from pagedlab.prefix import PrefixCache
-from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import (
+from pagedlab_lessons.checks import (
     Function,
     Trial,
     Wrong,
@@ -17,6 +16,7 @@ from pagedlab_lessons.checks.protocol import (
     search,
     trying,
 )
+from pagedlab_lessons.checks.n02 import family
 
 
 def beams_trial(answer: Function, width: int, block_size: int, prompt: int) -> Trial:

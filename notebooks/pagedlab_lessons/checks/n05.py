@@ -4,14 +4,14 @@ The two naive caches that the notebook runs are here too. Use neither: both serv
 values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.prefix import PrefixCache, hash_chain
-from pagedlab_lessons.checks.protocol import (
+from pagedlab_lessons.checks import (
+    Function,
     Trial,
     Wrong,
     agree,
@@ -82,7 +82,7 @@ class Served:
         block_size: of the pool.
     """
 
-    def __init__(self, new_cache: Callable[[Any], Any], num_blocks: int, block_size: int) -> None:
+    def __init__(self, new_cache: Function, num_blocks: int, block_size: int) -> None:
         self.pool = BlockPool(num_blocks, block_size)
         self.cache = new_cache(self.pool)
         self.memory: dict[int, str] = {}  # the contents of each block
@@ -232,12 +232,14 @@ def prefix_cache(answer: type) -> str:
     )
 
 
+Used = Mapping[int, int]  # by block: when it was last used
+Parents = Mapping[int, int | None]  # by block
 _TREE = {7: None, 3: 7, 5: 3, 2: 7, 4: None}  # the parent of each block
 
 
-def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
+def _used(*blocks: int | None) -> tuple[Used, Parents]:
     """Return when each block was last used, its descendants included, and its parent."""
-    last_used: dict[int, int] = {}
+    last_used = {}
     for time, block in enumerate(blocks, 1):
         while block is not None:
             last_used[block] = time
@@ -245,12 +247,12 @@ def _used(*blocks: int | None) -> tuple[dict[int, int], dict[int, int | None]]:
     return last_used, {block: _TREE[block] for block in last_used}
 
 
-def _oldest_leaf(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+def _oldest_leaf(last_used: Used, parent: Parents) -> int:
     leaves = {*last_used} - {parent[block_id] for block_id in last_used}
     return min(leaves, key=last_used.__getitem__)
 
 
-def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> str:
+def _why_evicted(last_used: Used, parent: Parents) -> str:
     oldest = min(last_used, key=last_used.__getitem__)
     right = _oldest_leaf(last_used, parent)
     words = f"Of the leaves, block {right} was used first: evict {right} first."
@@ -265,7 +267,7 @@ def _why_evicted(last_used: Mapping[int, int], parent: Mapping[int, int | None])
     [_used(*blocks) for n in (1, 2, 3) for blocks in product(_TREE, repeat=n)],
     why=_why_evicted,
 )
-def leaf_first(last_used: Mapping[int, int], parent: Mapping[int, int | None]) -> int:
+def leaf_first(last_used: Used, parent: Parents) -> int:
     """The cached block to evict next: the least recently used of those without a child."""
     return _oldest_leaf(last_used, parent)
 

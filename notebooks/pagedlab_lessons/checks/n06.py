@@ -10,8 +10,6 @@ Before the first block it is (-inf, 0, 0). The functions that answers are compar
 too; the notebook uses them until the reader's own pass.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 from typing import Any
@@ -21,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.attention.reference import group_heads
-from pagedlab_lessons.checks.protocol import Function, Wrong, compared, normal, shape
+from pagedlab_lessons.checks import Function, Wrong, compared, normal, shape
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -116,7 +114,7 @@ _V = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
 _START = (_V[:1] - inf, _V[:1] * 0, _V[:1] * 0)
 _RANDN = normal()
 _LARGER = [_RANDN(2, 3, n) for n in (1, 6, 8)]  # several queries of two groups
-_AFTER: list[State] = [online_step(*_START, scores, _V) for scores in _BLOCKS]
+_AFTER = [online_step(*_START, scores, _V) for scores in _BLOCKS]
 
 
 def _state_of(function: Function, *args: Any) -> dict[str, Any]:

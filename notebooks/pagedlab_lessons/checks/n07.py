@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import pad
 
 from pagedlab.blocks import blocks_for
+from pagedlab_lessons.checks import Function
 from pagedlab_lessons.checks.kernels import Cases, Mistakes, puzzle
-from pagedlab_lessons.checks.protocol import Function
 from pagedlab_lessons.kernels07.puzzles import PUZZLES, scores
 
 NO_MAXIMUM = (
@@ -69,9 +69,11 @@ puzzle(
 
 
 def _after(
-    g: Any, new_m: Any, corrects_total: bool = True, corrects_acc: bool = True
+    g: Any, new_m: Any = None, corrects_total: bool = True, corrects_acc: bool = True
 ) -> tuple[Any, ...]:
     """Return m, total and acc after the tile of `g`, corrected for the new maximum."""
+    if new_m is None:
+        new_m = _largest(g)
     rescale = (g.m - new_m).exp()
     p = (g.s - new_m).exp()
     total = g.total * rescale if corrects_total else g.total
@@ -91,19 +93,19 @@ def _padded(g: Any) -> Any:
 
 
 OF_STEP: Mistakes = {
-    "The sum so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_total=False)
+    "The sum so far is not corrected: multiply it by exp(m - new_m).": partial(
+        _after, corrects_total=False
     ),
-    "The output so far is not corrected: multiply it by exp(m - new_m).": (
-        lambda g: _after(g, _largest(g), corrects_acc=False)
+    "The output so far is not corrected: multiply it by exp(m - new_m).": partial(
+        _after, corrects_acc=False
     ),
-    "Neither the sum nor the output so far is corrected for the new maximum.": (
-        lambda g: _after(g, _largest(g), corrects_total=False, corrects_acc=False)
+    "Neither the sum nor the output so far is corrected for the new maximum.": partial(
+        _after, corrects_total=False, corrects_acc=False
     ),
     "The tile's largest score is taken for the largest of all: an earlier tile may have had a "
     "larger one.": lambda g: _after(g, g.s.max()[None]),
     "Places after the last score count as scores of 0. They have to be minus infinity.": (
-        lambda g: _after(_padded(g), _largest(_padded(g)))
+        lambda g: _after(_padded(g))
     ),
     NO_MAXIMUM: lambda g: (_largest(g), g.total * math.nan, g.acc * math.nan),
 }
@@ -132,10 +134,10 @@ puzzle(
 # Puzzle 4: scores in pages ------------------------------------------------------------------------
 
 
-def _in_slots(g: Any, slot_of: Function) -> Any:
-    """Return the scores of keys read from slot_of(position, its page)."""
+def _in_slots(slot_of: Function, g: Any) -> Any:
+    """Return the scores of keys read from slot_of(g, position, its page)."""
     position = torch.arange(g.n)
-    slots = slot_of(position, g.table.long()[position // g.SIZE])
+    slots = slot_of(g, position, g.table.long()[position // g.SIZE])
     return scores(g.q, g.k_cache.flatten(0, 1)[slots], g.scale)
 
 
@@ -153,17 +155,17 @@ puzzle(
         "10 keys, and page ids beyond 2^27": {"far": True},
     },
     {
-        "The kernel does not read the table: it uses positions as slots.": (
-            lambda g: _in_slots(g, lambda p, page: p)
+        "The kernel does not read the table: it uses positions as slots.": partial(
+            _in_slots, lambda g, p, page: p
         ),
-        "It stays in the first page of the table: position p is in page table[p // SIZE].": (
-            lambda g: _in_slots(g, lambda p, page: page[0] * g.SIZE + p % g.SIZE)
+        "It stays in the first page of the table: position p is in page table[p // SIZE].": partial(
+            _in_slots, lambda g, p, page: page[0] * g.SIZE + p % g.SIZE
         ),
-        "The offset in the page is missing: every key is its page's first.": (
-            lambda g: _in_slots(g, lambda p, page: page * g.SIZE)
+        "The offset in the page is missing: every key is its page's first.": partial(
+            _in_slots, lambda g, p, page: page * g.SIZE
         ),
-        "A page id is used as a slot: it has to be multiplied by SIZE.": (
-            lambda g: _in_slots(g, lambda p, page: page + p % g.SIZE)
+        "A page id is used as a slot: it has to be multiplied by SIZE.": partial(
+            _in_slots, lambda g, p, page: page + p % g.SIZE
         ),
     },
     "Right in one page and in three, and where the offset of an element passes 2^31, as in a large "
@@ -184,7 +186,7 @@ def _in_turn(g: Any) -> Any:
     return _given(g, k_cache=g.k_cache[:, :, heads], v_cache=g.v_cache[:, :, heads])
 
 
-def _by_head(g: Any, end: Function) -> Any:
+def _by_head(end: Function, g: Any) -> Any:
     """Return the output if `end` makes it from the scores and values of each head."""
     out = torch.empty_like(g.q)
     for b, n in enumerate(g.seq_lens.tolist()):
@@ -205,15 +207,15 @@ def _tile_by_tile(step: Function, g: Any) -> Any:
             m, total, acc = step(tile)
         return acc / total
 
-    return _by_head(g, end)
+    return _by_head(end, g)
 
 
 OF_ATTENTION: Mistakes = {
     **{said: partial(_tile_by_tile, step) for said, step in OF_STEP.items()},
-    NO_MAXIMUM: lambda g: _by_head(g, lambda s, v: s.exp() @ v / s.exp().sum()),
-    "The scale is missing.": lambda g: _given(g, scale=1.0),
-    "It is not divided by the sum of the weights at the end.": (
-        lambda g: _by_head(g, lambda s, v: (s - s.max()).exp() @ v)
+    NO_MAXIMUM: partial(_by_head, lambda s, v: s.exp() @ v / s.exp().sum()),
+    "The scale is missing.": partial(_given, scale=1.0),
+    "It is not divided by the sum of the weights at the end.": partial(
+        _by_head, lambda s, v: (s - s.max()).exp() @ v
     ),
     "Query heads are dealt out in turn (h % KV_HEADS). Those that share a KV head are neighbours: "
     "h // GROUP.": _in_turn,
@@ -276,12 +278,12 @@ puzzle(
 # Puzzle 7: splits and their merge -----------------------------------------------------------------
 
 
-def _merged(g: Any, weights: Function) -> Any:
+def _merged(weights: Function, g: Any) -> Any:
     """Return attention over thirds of each sequence, merged with other weights.
 
     Args:
-        g: the puzzle's arguments.
         weights: takes the scores of each third that has keys, and returns a weight for each.
+        g: the puzzle's arguments.
     """
 
     def end(scores: Any, values: Any) -> Any:
@@ -292,15 +294,16 @@ def _merged(g: Any, weights: Function) -> Any:
         outputs = torch.stack([s.softmax(0) @ v for s, v in parts])
         return weights([s for s, _ in parts]) @ outputs
 
-    return _by_head(g, end)
+    return _by_head(end, g)
 
 
 OF_SPLIT: Mistakes = {
-    "The parts are averaged: each has to weigh as much as its softmax weights.": (
-        lambda g: _merged(g, lambda parts: torch.full((len(parts),), 1 / 3))
+    "The parts are averaged: each has to weigh as much as its softmax weights.": partial(
+        _merged, lambda parts: torch.full((len(parts),), 1 / 3)
     ),
-    "The parts weigh exp(m), which loses their number of keys. A log-sum-exp is m + log(total).": (
-        lambda g: _merged(g, lambda parts: torch.stack([s.max() for s in parts]).softmax(0))
+    "The parts weigh exp(m), which loses their number of keys. A log-sum-exp is "
+    "m + log(total).": partial(
+        _merged, lambda parts: torch.stack([s.max() for s in parts]).softmax(0)
     ),
     **OF_ATTENTION,
 }

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from pagedlab.attention.reference import concat_attention
 from pagedlab.blocks import blocks_for
-from pagedlab_lessons.checks.n02 import pool_trial
-from pagedlab_lessons.checks.protocol import (
+from pagedlab_lessons.checks import (
     Function,
     Wrong,
     compared,
@@ -17,6 +16,7 @@ from pagedlab_lessons.checks.protocol import (
     say,
     search,
 )
+from pagedlab_lessons.checks.n02 import pool_trial
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
 

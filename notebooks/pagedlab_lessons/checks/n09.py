@@ -15,7 +15,7 @@ from pagedlab.blocks import BlockPool, BlockTable
 from pagedlab.callbacks import Callbacks
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Plan, Scheduler, Sequence
-from pagedlab_lessons.checks.protocol import Wrong, agree, compared
+from pagedlab_lessons.checks import Wrong, agree, compared
 
 PATIENCE = 3  # how often the first in the queue may be passed
 
@@ -40,7 +40,7 @@ class ToyEngine:
         **options: Any,
     ) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        roomy: dict[str, Any] = {"max_batch_tokens": 64, "max_sequences": 8}
+        roomy = {"max_batch_tokens": 64, "max_sequences": 8}
         self.scheduler = scheduler(self.pool, **roomy | options)
         self.plan = self.scheduler.plan  # the latest step's
         self.model = SimpleNamespace(name="")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pagedlab_lessons.checks.protocol import compared
+from pagedlab_lessons.checks import compared
 
 
 @compared(

@@ -1,13 +1,11 @@
 """Checks of notebook 11: a rank's part of an MLP, the heads it holds, the bytes that it sends."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
 from pagedlab.recipes.ranks.shards import ring_bytes
-from pagedlab_lessons.checks.protocol import Function, agree, compared, normal, shape
+from pagedlab_lessons.checks import Function, agree, compared, normal, shape
 
 
 def _sum_of_parts(part: Function, hidden: int, width: int, size: int) -> Tensor:

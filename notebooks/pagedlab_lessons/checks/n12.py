@@ -1,13 +1,11 @@
 """Checks of notebook 12: the rollback, the part of a draft that is kept, the acceptance rule."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from pagedlab.blocks import BlockTable
+from pagedlab_lessons.checks import Function, compared, trying
 from pagedlab_lessons.checks.n02 import family
-from pagedlab_lessons.checks.protocol import Function, compared, trying
 
 
 def _after_draft(

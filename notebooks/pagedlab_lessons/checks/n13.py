@@ -10,7 +10,7 @@ from math import inf, log2
 from string import ascii_lowercase
 from typing import Any
 
-from pagedlab_lessons.checks.protocol import Function, Wrong, agree, compared, exercise, trying
+from pagedlab_lessons.checks import Function, Wrong, agree, compared, exercise, trying
 from pagedlab_lessons.readers_code import StillRunning
 from pagedlab_serve.engine_thread import run_loop
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, combinations, pairwise, product
 
-from pagedlab_lessons.checks.protocol import compared
+from pagedlab_lessons.checks import compared
 from pagedlab_lessons.measuring import OURS, Compared, Run
 
 

@@ -24,10 +24,7 @@ from pagedlab.model import load_model
 from pagedlab.sampling import sample_rows
 from pagedlab.scheduler import Plan
 from pagedlab_lessons.baseline import generate_baseline
-from pagedlab_lessons.checks.n02 import search_pool, search_tables
-from pagedlab_lessons.checks.n05 import Served, search_cache
-from pagedlab_lessons.checks.n09 import ToyEngine
-from pagedlab_lessons.checks.protocol import (
+from pagedlab_lessons.checks import (
     Function,
     Wrong,
     agree,
@@ -37,6 +34,9 @@ from pagedlab_lessons.checks.protocol import (
     normal,
     trying,
 )
+from pagedlab_lessons.checks.n02 import search_pool, search_tables
+from pagedlab_lessons.checks.n05 import Served, search_cache
+from pagedlab_lessons.checks.n09 import ToyEngine
 from pagedlab_lessons.kernels07.puzzles import pages_of
 
 _KEPT = "pool = MyPool(2, 16); a = pool.allocate(); pool.keep(a); pool.release(a)"

@@ -76,6 +76,7 @@ LENGTH = 24  # operations of each of these
 MAX_TEXT = 1500  # characters of a value, or of another part of a result
 _STYLE = "border-left:4px solid {};padding:2px 0 2px 10px;margin:4px 0;white-space:pre-wrap"
 Function = Callable[..., Any]
+Case = tuple[Any, ...]  # the arguments of a call
 Told = Callable[..., str] | str  # said of a case: a text with its arguments, or a function of them
 _Right = TypeVar("_Right", bound=Function)
 
@@ -165,7 +166,7 @@ def exercise(function: Callable[[Any], str]) -> Check:
     return register(function.__name__, function, function)
 
 
-def register(name: str, described: Function, judge: Callable[[Any], Any]) -> Check:
+def register(name: str, described: Function, judge: Function) -> Check:
     """Register a check.
 
     Args:
@@ -191,7 +192,7 @@ def register(name: str, described: Function, judge: Callable[[Any], Any]) -> Che
 
 def compared(
     proves: str,
-    cases: Sequence[tuple[Any, ...]],
+    cases: Sequence[Case],
     *,
     name: str = "",
     **options: Any,
@@ -224,7 +225,7 @@ def compared(
     return registered
 
 
-def _judge(function: Callable[[Any], Any], answer: Any) -> CheckResult:
+def _judge(function: Function, answer: Any) -> CheckResult:
     """Run a check on an answer. Nothing but an interrupt leaves this function as an error."""
     try:
         with in_time():
@@ -349,7 +350,7 @@ def trying(
 def compare(
     answer: Function,
     right: Function,
-    cases: Sequence[tuple[Any, ...]],
+    cases: Sequence[Case],
     why: Told = "",
     *,
     through: Function | None = None,
@@ -377,7 +378,7 @@ def compare(
     """
     name = getattr(answer, "__name__", "answer")
 
-    def result(function: Function, case: tuple[Any, ...]) -> Any:
+    def result(function: Function, case: Case) -> Any:
         given = copy.deepcopy(case)
         return through(function, *given) if through else function(*given)
 
@@ -404,7 +405,7 @@ def compare(
             raise Wrong("\n".join(filter(None, [said, words])), *shown(expected, got, within))
 
 
-def _said(told: Told, case: tuple[Any, ...]) -> str:
+def _said(told: Told, case: Case) -> str:
     """Return what is said of a case."""
     return told.format(*case) if isinstance(told, str) else told(*case)
 
@@ -543,7 +544,7 @@ def replay(
         Wrong: Where answer and reference differ; it carries the operations done so far.
     """
     setup = ""
-    done: list[str] = []
+    done = []
     try:
         with trying():
             trial = start()

@@ -10,47 +10,12 @@ This is the only Python code that draws a block, a block table or a row of token
     blocks = blocks_of(tables, num_blocks=16, size=16, cached={2})
     picture = svg(620, 60, pool(blocks, Grid(0, 20, columns=16, width=34, height=34)))
 
-`flow.page(headline, *items)` makes a drawing for a wide page and one for a phone. elements.py has
-what drawings are made of, `lessons.colors` the looks.
+`page(headline, *items)` makes a drawing for a wide page and one for a phone: flow.py has it and its
+items. elements.py has what drawings are made of, `lessons.colors` the looks.
 """
 
-# ruff: noqa: F401 - these names are the package's
+# ruff: noqa: F403 - the names of the three files are the package's
 
-from pagedlab_lessons.drawing.blocks import (
-    HALO,
-    Block,
-    Grid,
-    Owner,
-    Place,
-    Run,
-    Strip,
-    Table,
-    Word,
-    blocks_of,
-    described,
-    owned,
-    pool,
-    rows,
-    slots,
-)
-from pagedlab_lessons.drawing.elements import (
-    BAD,
-    BOLD,
-    CARD,
-    INK,
-    LINE,
-    NARROW,
-    SOFT,
-    WRONG,
-    Drawing,
-    box,
-    fill,
-    label,
-    linked,
-    plain,
-    runs,
-    shape,
-    shortened,
-    svg,
-    wide,
-)
+from pagedlab_lessons.drawing.blocks import *
+from pagedlab_lessons.drawing.elements import *
+from pagedlab_lessons.drawing.flow import *

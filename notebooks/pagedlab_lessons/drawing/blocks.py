@@ -5,7 +5,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import CACHED, FREE, LOST, Look
-from pagedlab_lessons.drawing import elements as draw
+from pagedlab_lessons.drawing.elements import (
+    BAD,
+    BOLD,
+    CARD,
+    INK,
+    LINE,
+    SOFT,
+    STRUCK,
+    TINT,
+    WRONG,
+    box,
+    label,
+    linked,
+    plain,
+    shape,
+    shortened,
+    wide,
+)
 
 # so that a number can be read on a pattern
 HALO = "paint-order:stroke;stroke:var(--card);stroke-width:4px"
@@ -53,7 +70,7 @@ class WordKind(NamedTuple):
     """
 
     style: str = ""
-    ink: str = draw.INK
+    ink: str = INK
     has_ground: bool = True
     has_edge: bool = False
     dashes: str = ""
@@ -61,11 +78,11 @@ class WordKind(NamedTuple):
 
 WORD_KINDS = {
     "stored": WordKind(),
-    "new": WordKind(draw.BOLD, has_edge=True),
-    "drafted": WordKind("font-style:italic", draw.SOFT, False, has_edge=True, dashes=DASHES),
-    "rejected": WordKind(draw.STRUCK, draw.SOFT, has_ground=False),
-    "not stored": WordKind(draw.BOLD, has_ground=False),
-    "marked": WordKind(f"{draw.BOLD};text-decoration:underline 2px {draw.WRONG}"),
+    "new": WordKind(BOLD, has_edge=True),
+    "drafted": WordKind("font-style:italic", SOFT, False, has_edge=True, dashes=DASHES),
+    "rejected": WordKind(STRUCK, SOFT, has_ground=False),
+    "not stored": WordKind(BOLD, has_ground=False),
+    "marked": WordKind(f"{BOLD};text-decoration:underline 2px {WRONG}"),
     "empty": WordKind(has_ground=False),
 }
 
@@ -179,7 +196,7 @@ def blocks_of(
                 owner = Owner(table.name, table.look, table.filled(entry, size))
                 block.owners = (*block.owners, owner)
                 said = table.words[entry * size : min(table.tokens, (entry + 1) * size)]
-                words = tuple(Word(draw.plain(word)) for word in said if word)
+                words = tuple(Word(plain(word)) for word in said if word)
                 block.words = max(block.words, words, key=len)  # of who has most of the block's
     for block, count in zip(blocks, counts or [len(block.owners) for block in blocks], strict=True):
         block.count = count
@@ -203,7 +220,7 @@ def described(block: Block) -> str:
 def _linked(block: Block, drawn: Sequence[str]) -> str:
     """Return a block as a part that can be pointed at."""
     links = block.links or (f"b{block.number}",)
-    return draw.linked(links, block.say or described(block), *drawn)
+    return linked(links, block.say or described(block), *drawn)
 
 
 # Where it is drawn --------------------------------------------------------------------------------
@@ -282,7 +299,7 @@ def _block(block: Block, place: Place, size: int) -> str:
         size: of the font, in pixels.
     """
     x, y, width, height = place
-    drawn = [draw.shape(*place, FREE, draw.LINE)]
+    drawn = [shape(*place, FREE, LINE)]
     bands = block.bands
     is_bar = height < 28
     for i, owner in enumerate(bands):
@@ -291,35 +308,35 @@ def _block(block: Block, place: Place, size: int) -> str:
             band = Place(x, y + i * high, width, high)
             filled = band._replace(width=width * owner.filled)
         else:
-            wide = width / len(bands)
-            band = Place(x + i * wide, y, wide, height)
+            part = width / len(bands)
+            band = Place(x + i * part, y, part, height)
             high = height * owner.filled
             filled = band._replace(y=y + height - high, height=high)
         # A tint needs a ground, or a full block is paler than the filled part of another.
         if owner.filled < 1 or block.lines:
-            drawn.append(draw.shape(*band, owner.look.tint))
-        drawn.append(draw.shape(*filled, owner.look.tint if block.lines else owner.look))
+            drawn.append(shape(*band, owner.look.tint))
+        drawn.append(shape(*filled, owner.look.tint if block.lines else owner.look))
     if block.count and not block.owners:
-        drawn.append(draw.box(*place, edge=draw.BAD, look=DASHES))
+        drawn.append(box(*place, edge=BAD, look=DASHES))
     base = y + height / 2 + 0.36 * size if is_bar else y + size + 2
-    ink = f"fill:{draw.INK};font-weight:600" if block.is_used else f"fill:{draw.SOFT}"
+    ink = f"fill:{INK};font-weight:600" if block.is_used else f"fill:{SOFT}"
     if bands:
         ink += f";{HALO}"
     drawn.append(f'<text x="{x + 4:g}" y="{base:g}" style="{ink}">{block.number}</text>')
-    room = width - draw.wide(f"{block.number}{block.count}", size) - 16
+    room = width - wide(f"{block.number}{block.count}", size) - 16
     if block.count > 1 and (room > 0 or not is_bar):
         drawn.append(_badge(str(block.count), x + width, y + height, size))
     for i, line in enumerate(block.lines, 1):
-        drawn.append(draw.label(x + 4, base + LINE_PITCH * i, line, 12, within=width - 7))
+        drawn.append(label(x + 4, base + LINE_PITCH * i, line, 12, within=width - 7))
     return _linked(block, drawn)
 
 
 def _badge(text: str, right: float, bottom: float, size: int) -> str:
     """Draw a number in a dark box in the lower right corner."""
-    wide = draw.wide(text, size)
-    box = draw.box(right - wide - 7, bottom - size - 4, wide + 5, size + 2, draw.INK)
-    place = f'x="{right - wide - 4.5:.1f}" y="{bottom - 0.3 * size - 2:.1f}"'
-    return f'{box}<text {place} style="fill:{draw.CARD};font-weight:700">{text}</text>'
+    width = wide(text, size)
+    ground = box(right - width - 7, bottom - size - 4, width + 5, size + 2, INK)
+    place = f'x="{right - width - 4.5:.1f}" y="{bottom - 0.3 * size - 2:.1f}"'
+    return f'{ground}<text {place} style="fill:{CARD};font-weight:700">{text}</text>'
 
 
 # Words in their slots -----------------------------------------------------------------------------
@@ -344,7 +361,7 @@ def slots(blocks: Sequence[Block], grid: Grid, size: int = 0, font: float = 12.5
         drawn += _slots(block, place, size, font) if size else _line_of_words(block, place, font)
         if grid.head and block.number is not None:
             name = f"block {block.number}{block.note}"
-            drawn.append(draw.label(place.x + 1, place.y - 4, name, 11, draw.SOFT))
+            drawn.append(label(place.x + 1, place.y - 4, name, 11, SOFT))
         speaks = size and any(word.say for word in block.words)  # and its block does not
         parts += drawn if speaks else [_linked(block, drawn)]
     return parts
@@ -357,38 +374,38 @@ def _ground_of_words(block: Block, place: Place) -> Parts:
     drawn = []
     for i, owner in enumerate(bands):
         band = place._replace(x=place.x + i * width, width=width)
-        drawn.append(draw.shape(*band, owner.look.tint))
-    edge = bands[0].look.color if len(bands) == 1 else draw.SOFT
-    return [*drawn, draw.box(*place, edge=edge, look="" if bands else DASHES)]
+        drawn.append(shape(*band, owner.look.tint))
+    edge = bands[0].look.color if len(bands) == 1 else SOFT
+    return [*drawn, box(*place, edge=edge, look="" if bands else DASHES)]
 
 
 def _line_of_words(block: Block, place: Place, font: float) -> Parts:
     """Draw a block's number and its words, in one line or in two."""
     x, y, width, height = place
     number = str(block.number)
-    left = x + 16 + draw.wide(number, 12)
+    left = x + 16 + wide(number, 12)
     room = x + width - 6 - left
     has_one_line = height < 38
     base = y + (height / 2 + 5 if has_one_line else 15)
-    head = draw.label(x + 7, base, number, 12, look=draw.BOLD)
+    head = label(x + 7, base, number, 12, look=BOLD)
     if has_one_line:
         return [head, *_words(block.words, left, base, room, font)]
-    note = draw.label(left, base, block.note, 11, draw.SOFT, room)
-    mark = draw.label(x + width - 16, base, block.mark, 13, draw.WRONG, look=draw.BOLD)
+    note = label(left, base, block.note, 11, SOFT, room)
+    mark = label(x + width - 16, base, block.mark, 13, WRONG, look=BOLD)
     base = y + min(36, 19 + (height - 15) / 2)
     return [head, note, mark, *_words(block.words, x + 7, base, width - 13, font)]
 
 
 def _words(words: Sequence[Word], x: float, y: float, within: float, size: float) -> Parts:
     """Draw words that follow one another, squeezed into `within` pixels."""
-    length = sum(draw.wide(word.text, size) + 6 for word in words)
+    length = sum(wide(word.text, size) + 6 for word in words)
     scale = min(1.0, within / (length or 1))
     drawn = []
     for word in words:
         kind = WORD_KINDS[word.kind]
-        wide = scale * draw.wide(word.text, size)
-        drawn.append(draw.label(x, y, word.text, size, kind.ink, wide, kind.style))
-        x += wide + scale * 6
+        width = scale * wide(word.text, size)
+        drawn.append(label(x, y, word.text, size, kind.ink, width, kind.style))
+        x += width + scale * 6
     return drawn
 
 
@@ -406,7 +423,7 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
     for word in words:
         number = "" if word.number is None else str(word.number)
         longest = max(word.text, word.below, number, key=len)
-        rooms.append(GAP + SLOT_PADDING + draw.wide(longest, font))
+        rooms.append(GAP + SLOT_PADDING + wide(longest, font))
     if max(rooms) * len(rooms) <= within:
         rooms = len(rooms) * [1.0]
     return [within / sum(rooms) * room for room in rooms]
@@ -415,12 +432,12 @@ def _widths_of_slots(words: Sequence[Word], within: float, font: float) -> list[
 def _slots(block: Block, place: Place, size: int, font: float) -> Parts:
     """Draw the slots of a block side by side, with words in this font."""
     words = [*block.words, *size * [Word("", "empty")]][:size]
-    color = block.bands[0].look.color if block.bands else draw.SOFT
+    color = block.bands[0].look.color if block.bands else SOFT
     inside = place._replace(x=place.x + GAP, y=place.y + GAP, height=place.height - 2 * GAP)
     drawn = []
     for word, pitch in zip(words, _widths_of_slots(words, place.width - GAP, font), strict=True):
         parts = slot(word, inside._replace(width=pitch - GAP), color, font)
-        drawn += [draw.linked(word.links, word.say, *parts)] if word.say else parts
+        drawn += [linked(word.links, word.say, *parts)] if word.say else parts
         inside = inside._replace(x=inside.x + pitch)
     return drawn
 
@@ -428,24 +445,24 @@ def _slots(block: Block, place: Place, size: int, font: float) -> Parts:
 def slot(word: Word, place: Place, color: str, font: float = 12.5) -> Parts:
     """Draw a slot with its word and its number."""
     kind = WORD_KINDS[word.kind]
-    ground, share = (color, draw.TINT) if kind.has_ground else ("none", 1)
-    edge = color if kind.has_edge else draw.LINE
-    drawn = [draw.box(*place, ground, share, edge, kind.dashes)]
+    ground, share = (color, TINT) if kind.has_ground else ("none", 1)
+    edge = color if kind.has_edge else LINE
+    drawn = [box(*place, ground, share, edge, kind.dashes)]
     left = place.x + 3
     within = place.width - SLOT_PADDING
     base = place.y + place.height / 2 + 4.5
     if word.number is not None:
-        drawn.append(draw.label(left, place.y + 11, str(word.number), 11, draw.SOFT))
+        drawn.append(label(left, place.y + 11, str(word.number), 11, SOFT))
         base = place.y + place.height - 7
     if word.below:
         pitch = min(14, place.height / 2)
         base = place.y + pitch - 2
-        text = draw.shortened(word.below, 12, within)
+        text = shortened(word.below, 12, within)
         small = min(12, font)
-        drawn.append(draw.label(left, base + pitch, text, small, within=within, look=draw.BOLD))
+        drawn.append(label(left, base + pitch, text, small, within=within, look=BOLD))
     if word.text:
-        text = draw.shortened(word.text, font, within)
-        drawn.append(draw.label(left, base, text, font, kind.ink, within, kind.style))
+        text = shortened(word.text, font, within)
+        drawn.append(label(left, base, text, font, kind.ink, within, kind.style))
     return drawn
 
 
@@ -510,6 +527,6 @@ def rows(runs: Iterable[Run], strip: Strip) -> Parts:
             if strip.row:
                 stop = min(stop, (start // strip.row + 1) * strip.row)
             width = max(0.5, (stop - start) * strip.unit - strip.gap)
-            drawn.append(draw.shape(*strip.corner(start), width, strip.height, run.look, run.edge))
+            drawn.append(shape(*strip.corner(start), width, strip.height, run.look, run.edge))
             start = stop
     return drawn

@@ -205,7 +205,7 @@ def shortened(text: str, size: float, within: float) -> str:
 
 def runs(block_ids: Iterable[int | None]) -> str:
     """Return block ids as a person would list them: [4, 5, 6, 9] is "4-6, 9". The order is kept."""
-    found: list[str] = []
+    found = []
     numbers = [number for number in block_ids if number is not None]
     for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [str(number) for _, number in pairs]

@@ -12,9 +12,35 @@ from textwrap import wrap
 from typing import NamedTuple, TypeVar, Union
 
 from pagedlab_lessons.colors import SEQUENCE_COLORS, Look
-from pagedlab_lessons.drawing import blocks as drawn_blocks
-from pagedlab_lessons.drawing import elements as draw
-from pagedlab_lessons.drawing.blocks import Block, Grid, Place, Run, Strip, Word
+from pagedlab_lessons.drawing.blocks import (
+    HALO,
+    Block,
+    Grid,
+    Place,
+    Run,
+    Strip,
+    Word,
+    pool,
+    rows,
+    slot,
+    slots,
+)
+from pagedlab_lessons.drawing.elements import (
+    BOLD,
+    INK,
+    LINE,
+    NARROW,
+    SOFT,
+    WIDEST_NARROW,
+    WRONG,
+    Drawing,
+    box,
+    label,
+    linked,
+    shape,
+    svg,
+    wide,
+)
 
 T = TypeVar("T")
 Both = Union[T, tuple[T, T]]  # noqa: UP007 - a value, or one for each drawing
@@ -50,10 +76,6 @@ class Space(NamedTuple):
         """Return the one of a pair that is for this drawing; another value is for both."""
         return value[self.is_narrow] if isinstance(value, tuple) else value
 
-    def down(self, pixels: float) -> "Space":
-        """Return the space below these pixels."""
-        return self._replace(y=self.y + pixels)
-
 
 class Drawn(NamedTuple):
     """Elements, and where they end."""
@@ -82,7 +104,7 @@ def page(
     name: str = "",
     width: float = WIDTH,
     shown_width: float = WIDTH,
-) -> draw.Drawing:
+) -> Drawing:
     """Draw items for a wide page, below a headline, and for a narrow one, which has it already.
 
     Args:
@@ -93,15 +115,15 @@ def page(
         width: of the wide drawing, in pixels.
         shown_width: its width on a page, in pixels.
     """
-    parts = [draw.label(0, 16, headline, 15, draw.INK, width, draw.BOLD)]
+    parts = [label(0, 16, headline, 15, INK, width, BOLD)]
     if more:
-        parts.append(draw.label(0, 37, more, 14, within=width))
+        parts.append(label(0, 37, more, 14, within=width))
     drawn = stack(items, Space(0, 26 if more is None else 48, width, is_narrow=False))
     seen = f"{headline} {more or ''}".strip()
-    wide = draw.svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
-    narrow = stack(items, Space(0, 0, draw.NARROW, is_narrow=True))
-    small = draw.svg(draw.NARROW, narrow.bottom, narrow.parts, seen, draw.WIDEST_NARROW)
-    drawing = draw.Drawing(wide)
+    large = svg(width, drawn.bottom, [*parts, *drawn.parts], name or seen, shown_width)
+    narrow = stack(items, Space(0, 0, NARROW, is_narrow=True))
+    small = svg(NARROW, narrow.bottom, narrow.parts, seen, WIDEST_NARROW)
+    drawing = Drawing(large)
     # explore.js looks for this class, and shows the name above the drawing
     drawing.narrow = small.replace("<svg ", '<svg class="px-narrow" ', 1)
     return drawing
@@ -122,7 +144,7 @@ class Text:
 
     text: Both[str]
     size: Pixels = (12.5, 11)
-    color: str = draw.INK
+    color: str = INK
     look: str = ""
     above: float = 0
     tail: str = ""
@@ -134,25 +156,25 @@ class Text:
             return Drawn([], space.y)
         base = space.y + self.above - 0.35 * size
         parts = []
-        for line in wrap(text, int(space.width / draw.wide("x", size))):
+        for line in wrap(text, int(space.width / wide("x", size))):
             base += 1.35 * size
-            parts.append(draw.label(space.x, base, line, size, self.color, look=self.look))
+            parts.append(label(space.x, base, line, size, self.color, look=self.look))
         if self.tail:
-            left = draw.wide(text, size) + 14
+            left = wide(text, size) + 14
             small = 12 - space.is_narrow
             within = space.width - left
-            parts.append(draw.label(space.x + left, base, self.tail, small, draw.SOFT, within))
+            parts.append(label(space.x + left, base, self.tail, small, SOFT, within))
         return Drawn(parts, base + 0.35 * size + BELOW)
 
 
 def title(text: Both[str], tail: str = "", above: float = 6) -> Text:
     """Return the title of what is below it."""
-    return Text(text, (14, 13), look=draw.BOLD, above=above, tail=tail)
+    return Text(text, (14, 13), look=BOLD, above=above, tail=tail)
 
 
 def note(text: Both[str]) -> Text:
     """Return an explanation."""
-    return Text(text, (12, 11), draw.SOFT)
+    return Text(text, (12, 11), SOFT)
 
 
 # A sample and its meaning. A sample is a look, a word in its slot, or a sign.
@@ -175,22 +197,22 @@ class Legend:
         right = x + space.width
         for sample, meaning in self.entries:
             room = 46 if isinstance(sample, Word) else 26
-            width = room + draw.wide(meaning, 12)
+            width = room + wide(meaning, 12)
             if x > space.x and x + width > right:
                 x = space.x
                 y += LEGEND_LINE
             parts += self._sample(sample, x, y)
             left = x + room
-            parts.append(draw.label(left, y + 12.5, meaning, 12, draw.SOFT, right - left))
+            parts.append(label(left, y + 12.5, meaning, 12, SOFT, right - left))
             x += width + LEGEND_GAP
         return Drawn(parts, y + LEGEND_LINE + BELOW)
 
     def _sample(self, sample: Look | Word | str, x: float, y: float) -> list[str]:
         if isinstance(sample, Look):
-            return [draw.shape(x, y + 1, 20, 14, sample, draw.LINE)]
+            return [shape(x, y + 1, 20, 14, sample, LINE)]
         if isinstance(sample, Word):
-            return drawn_blocks.slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
-        return [draw.label(x + 5, y + 12.5, sample, 13, draw.WRONG, look=draw.BOLD)]
+            return slot(sample, Place(x, y - 1, 40, 18), SEQUENCE_COLORS[0])
+        return [label(x + 5, y + 12.5, sample, 13, WRONG, look=BOLD)]
 
 
 @dataclass
@@ -218,7 +240,7 @@ class Blocks:
     def __call__(self, space: Space) -> Drawn:
         blocks = space.of(self.blocks)
         grid = grid_in(space, self.columns, self.height, self.gap, self.head)
-        parts = drawn_blocks.slots(blocks, grid, self.size, space.of(self.font))
+        parts = slots(blocks, grid, self.size, space.of(self.font))
         return Drawn(parts, grid.bottom(max(1, len(blocks))) + BELOW)
 
 
@@ -240,7 +262,7 @@ class Pool:
 
     def __call__(self, space: Space) -> Drawn:
         grid = grid_in(space, self.columns, self.height, self.gap)
-        return Drawn(drawn_blocks.pool(self.blocks, grid), grid.bottom(len(self.blocks)) + BELOW)
+        return Drawn(pool(self.blocks, grid), grid.bottom(len(self.blocks)) + BELOW)
 
 
 @dataclass
@@ -255,11 +277,11 @@ class Named:
 
     name: str
     item: Item
-    left: Pixels = 40
+    left: Pixels
 
     def __call__(self, space: Space) -> Drawn:
         left = space.of(self.left)
-        name = draw.label(space.x, space.y + 15, self.name, 11.5, draw.SOFT, left - 4)
+        name = label(space.x, space.y + 15, self.name, 11.5, SOFT, left - 4)
         drawn = self.item(space._replace(x=space.x + left, width=space.width - left))
         return Drawn([name, *drawn.parts], drawn.bottom)
 
@@ -322,15 +344,15 @@ class Lanes:
         pitch = space.pick(2.25, 2) + self.height
         bottom = space.y + pitch * len(self.lanes)
         path = f"M{first.corner(self.now)[0]:.1f} {space.y - 2:.0f}V{bottom:.0f}"
-        parts = [f'<path d="{path}" stroke="{draw.INK}" stroke-dasharray="3 3"/>']
+        parts = [f'<path d="{path}" stroke="{INK}" stroke-dasharray="3 3"/>']
         for row, lane in enumerate(self.lanes):
             parts += self._lane(lane, first._replace(y=space.y + pitch * row), space)
-        parts.append(draw.label(space.x, bottom + 12, self.unit, 11, draw.SOFT))
+        parts.append(label(space.x, bottom + 12, self.unit, 11, SOFT))
         for number in range(0, int(self.stop) + 1, self.every):
             x, _ = first.corner(number)
             parts += [
-                draw.box(x, bottom - 1, 1, 4, draw.SOFT),
-                draw.label(x - 3 * len(str(number)), bottom + 12, str(number), 11, draw.SOFT),
+                box(x, bottom - 1, 1, 4, SOFT),
+                label(x - 3 * len(str(number)), bottom + 12, str(number), 11, SOFT),
             ]
         return Drawn(parts, bottom + 20)
 
@@ -338,21 +360,21 @@ class Lanes:
         """Draw a lane: its name, its words and its bars."""
         base = strip.y + strip.height / 2 + 4.5
         around = [
-            draw.label(space.x, base, lane.name, 11, draw.SOFT),
-            draw.box(strip.x - 14, strip.y, 10, strip.height, lane.color),
+            label(space.x, base, lane.name, 11, SOFT),
+            box(strip.x - 14, strip.y, 10, strip.height, lane.color),
         ]
         if lane.words and not space.is_narrow:
             left = (space.width + BETWEEN) / 2
             within = space.width - left
-            around.append(draw.label(space.x + left, base, lane.words, 11.5, within=within))
+            around.append(label(space.x + left, base, lane.words, 11.5, within=within))
         parts = []
         for bar in lane.bars:
-            drawn = drawn_blocks.rows(bar.runs, strip)
+            drawn = rows(bar.runs, strip)
             first = bar.runs[0]
-            if draw.wide(bar.text, 11) + 3 < strip.unit * (first.stop - first.start):
+            if wide(bar.text, 11) + 3 < strip.unit * (first.stop - first.start):
                 x, _ = strip.corner(first.start)
-                drawn.append(draw.label(x + 2, base - 0.5, bar.text, 11, look=drawn_blocks.HALO))
-            parts.append(draw.linked(bar.links, bar.say, *drawn, *around))
+                drawn.append(label(x + 2, base - 0.5, bar.text, 11, look=HALO))
+            parts.append(linked(bar.links, bar.say, *drawn, *around))
             around = []
         return parts
 
@@ -377,12 +399,12 @@ def stations(
     """
     parts = []
     for number, (place, (words, say)) in enumerate(zip(places, said.items(), strict=True)):
-        share, style = (0.55, draw.BOLD) if number == now else (0.15, "")
-        ground = draw.box(*place, SEQUENCE_COLORS[0], share * (number in filled), draw.INK)
+        share, style = (0.55, BOLD) if number == now else (0.15, "")
+        ground = box(*place, SEQUENCE_COLORS[0], share * (number in filled), INK)
         base = place.y + place.height / 2 + 5
-        text = draw.label(place.x + 8, base, words, size, draw.INK, place.width - 16, style)
+        text = label(place.x + 8, base, words, size, INK, place.width - 16, style)
         links = [f"{control}={words}".replace(" ", "-")]
-        parts.append(draw.linked(links, say, ground, text, goes=f"{control}={words}"))
+        parts.append(linked(links, say, ground, text, goes=f"{control}={words}"))
     return parts
 
 
@@ -390,7 +412,7 @@ def grid_in(
     space: Space,
     columns: Both[int],
     height: Pixels,
-    gap: Pixels = (6, 4),
+    gap: Pixels,
     head: Pixels = 0,
 ) -> Grid:
     """Return the cells that fill a space from side to side."""

@@ -221,7 +221,7 @@ def decoder(answer: Any, **cut: int) -> Callable[..., Tensor]:
 
 
 SPLIT = {"my_split": split_kernel, "my_merge": merge_kernel, "my_splits": splits_for}
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES = {
     "rung 1, one page at a time": {"answer": several_pages_kernel, "tile": 0},
     "rung 2, a tile of several pages": {"tile": 32},
     "rung 3, heads share a load": {"answer": packed_heads_kernel, "rows": 1},

@@ -30,16 +30,24 @@ from pagedlab_lessons.drawing import (
     LINE,
     SOFT,
     WRONG,
+    Both,
     Drawing,
+    Drawn,
     Grid,
+    Item,
+    Legend,
     Place,
+    Space,
+    Text,
     box,
     label,
     linked,
+    note,
+    page,
     runs,
     shape,
+    title,
 )
-from pagedlab_lessons.drawing.flow import Both, Drawn, Item, Legend, Space, Text, note, page, title
 from pagedlab_lessons.kernels07.puzzles import Access, Loads, Program
 from pagedlab_lessons.kernels07.speeds import RUNGS, ladder, measured_now
 from pagedlab_lessons.widgets.explore import Explorer, explore
@@ -59,7 +67,7 @@ HEIGHT = 17.0  # pixels of a strip
 GAP = 6.0  # pixels between strips, and between pages
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cells:
     """A tensor as strips of cells, and what the programs of a kernel load of it up to a step.
 
@@ -351,13 +359,13 @@ def _show_loads(name: str, answer: Any) -> Explorer:
     steps = max(steps_of(loads.of.get(tensor, [])) for tensor in SHOWN[name].tensors)
     number = 1 + list(SHOWN).index(name)
     caption = f"Loads of {_called(answer)} in the example of puzzle {number}"
-    controls: dict[str, Any] = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
+    controls = {"step": (range(1, steps + 1), steps)} if steps > 1 else {}
     return explore(partial(_draw_loads, name, loads), caption, **controls)
 
 
 def _called(answer: Any) -> str:
     """Return the reader's name of a kernel, or of its parts."""
-    parts: list[Any] = [*answer.values()] if isinstance(answer, dict) else [answer]
+    parts = [*answer.values()] if isinstance(answer, dict) else [answer]
     return ", ".join(part.__name__ for part in parts)
 
 

@@ -295,6 +295,6 @@ class Loads(NamedTuple):
         stopped: what stopped the kernel, or "".
     """
 
-    given: dict[str, Any]
+    given: Given
     of: dict[str, list[Access]]
-    stopped: str = ""
+    stopped: str

@@ -13,8 +13,7 @@ import torch
 
 from pagedlab.shipped import results
 from pagedlab_lessons.colors import BLUE, ORANGE, VERMILION, Look
-from pagedlab_lessons.drawing import Drawing, Run
-from pagedlab_lessons.drawing.flow import Bar, Lane, Lanes, page
+from pagedlab_lessons.drawing import Bar, Drawing, Lane, Lanes, Run, page
 
 RUNG = Look(BLUE)
 PEER = Look(ORANGE, "//", is_pale=True)

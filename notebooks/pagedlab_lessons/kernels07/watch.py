@@ -37,7 +37,15 @@ from torch.overrides import TorchFunctionMode
 from pagedlab.kernels.attention import triton_attention
 from pagedlab.kernels.runtime import INTERPRETED
 from pagedlab_lessons.kernels07 import ladder
-from pagedlab_lessons.kernels07.puzzles import BATCH, PUZZLES, Access, Loads, Program, pages_of
+from pagedlab_lessons.kernels07.puzzles import (
+    BATCH,
+    PUZZLES,
+    Access,
+    Given,
+    Loads,
+    Program,
+    pages_of,
+)
 
 _Result = TypeVar("_Result")
 MARGIN = 4096  # elements on either side of a tensor
@@ -109,7 +117,7 @@ class Memory(TorchFunctionMode):
         self.unwritten[name] = inside.isnan().numpy()
         return own
 
-    def put_all(self, given: dict[str, Any], **far: int) -> dict[str, Any]:
+    def put_all(self, given: Given, **far: int) -> Given:
         """The arguments of a kernel, tensors put here."""
         return {
             n: self.put(n, x, far.get(n, 0)) if isinstance(x, torch.Tensor) else x
@@ -202,7 +210,7 @@ def define(source: str) -> dict[str, Any]:
 
     Triton finds the text as it would in a file.
     """
-    names: dict[str, Any] = {"__name__": WORKSHOP}
+    names = {"__name__": WORKSHOP}
     file = f"<{WORKSHOP} {len(linecache.cache)}>"
     text = f"import triton\nimport triton.language as tl\n{source}"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
@@ -214,7 +222,7 @@ def source_of(kernel: Any) -> str:
     """The source of a kernel or function, with that of the kernels and the numbers that it uses by
     name.
     """
-    parts: dict[str, str] = {}
+    parts = {}
 
     def add(item: Any) -> None:
         function = getattr(item, "fn", item)
@@ -277,14 +285,14 @@ def interpreted(function: Callable[..., _Result]) -> Callable[..., _Result]:
     return run
 
 
-def _called(run: Callable[..., _Result], given: dict[str, Any]) -> _Result:
+def _called(run: Callable[..., _Result], given: Given) -> _Result:
     return run(**_unpacked(given))
 
 
 # What kernels load --------------------------------------------------------------------------------
 
 
-def _watched(launch: Callable[..., object], given: dict[str, Any]) -> Loads:
+def _watched(launch: Callable[..., object], given: Given) -> Loads:
     """Run a kernel on these arguments, and watch it."""
     memory = Memory()
     given = memory.put_all(given)

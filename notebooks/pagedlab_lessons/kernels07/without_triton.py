@@ -1,7 +1,6 @@
 """Notebook 07 where Triton is not installed: a cell that would run a kernel says so in one line."""
 
 import re
-from typing import Any
 
 from IPython import get_ipython
 
@@ -18,6 +17,6 @@ def skip_what_runs_kernels() -> None:
     def skipped(lines: list[str]) -> list[str]:
         return [f"print({SKIPPED!r})\n"] if RUNS_KERNELS.search("".join(lines)) else lines
 
-    shell: Any = get_ipython()
+    shell = get_ipython()
     shell.input_transformers_post.append(skipped)
     print("Triton is not installed here: cells that run a kernel say so and are skipped.")

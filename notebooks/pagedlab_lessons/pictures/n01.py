@@ -15,15 +15,20 @@ from pagedlab_lessons.drawing import (
     LINE,
     WRONG,
     Drawing,
+    Drawn,
+    Item,
+    Legend,
     Run,
+    Space,
     Strip,
     box,
     label,
     linked,
+    page,
     rows,
+    title,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Drawn, Item, Legend, Space, page, title
 from pagedlab_lessons.memory import Contiguous, OutOfMemory, Paged, Region, Request
 from pagedlab_lessons.simulation import Place, Sample
 from pagedlab_lessons.simulation import Run as Simulated
@@ -95,7 +100,7 @@ def taken_places(
         allocator: of an empty memory.
         row: slots in a row of the picture.
     """
-    holders: list[Holder] = []
+    holders = []
     with suppress(OutOfMemory, OutOfBlocks):  # which one depends on the allocator
         for key, (prompt, output) in enumerate(requests):
             allocator.admit(key, Request(prompt, output))

@@ -5,8 +5,7 @@ from functools import partial
 
 from pagedlab.blocks import BlockTable
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS, Look
-from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, owned
-from pagedlab_lessons.drawing.flow import Blocks, Legend, page, title
+from pagedlab_lessons.drawing import Block, Blocks, Drawing, Legend, Owner, Word, owned, page, title
 
 # The colours of the entries of a block table. The tints of blue and sky are alike, as are those of
 # orange and vermilion: they are far apart.
@@ -57,7 +56,7 @@ def position_to_slot(texts: Sequence[str], table: BlockTable, left_out: int = 0)
         blocks(entries, columns=(12, 4), size=1),
         title(name),
         blocks(memory, head=15),
-        Legend([(Look(NEUTRAL, is_pale=True), "another sequence's")]),
+        Legend([(Look(NEUTRAL).tint, "another sequence's")]),
     )
 
 

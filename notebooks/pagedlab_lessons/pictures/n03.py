@@ -4,16 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedlab_lessons.colors import NEUTRAL, SEQUENCE_COLORS
-from pagedlab_lessons.drawing import Block, Drawing, Word, owned, plain
-from pagedlab_lessons.drawing.flow import (
+from pagedlab_lessons.drawing import (
     Beside,
+    Block,
     Blocks,
-    Entry,
+    Drawing,
     Item,
     Legend,
     Text,
+    Word,
     note,
+    owned,
     page,
+    plain,
     title,
 )
 
@@ -21,7 +24,7 @@ Story = tuple[list[str], list[int]]  # its tokens, and the slot of each
 
 # two more than SEQUENCE_COLORS: the stories of notebook 03 fill up to nine blocks
 STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
-LEGEND: list[Entry] = [
+LEGEND = [
     (Word("word", "rejected"), "overwritten in memory"),
     (Word("word", "not stored"), "what memory holds now"),
     (Word("word", "marked"), "underlined: the other story wrote it before"),

@@ -15,19 +15,25 @@ from pagedlab_lessons.drawing import (
     LINE,
     SOFT,
     Block,
+    Blocks,
     Drawing,
+    Drawn,
     Grid,
+    Item,
     Place,
+    Space,
     Word,
     box,
     label,
     linked,
+    note,
     owned,
+    page,
     plain,
     slots,
+    title,
     wide,
 )
-from pagedlab_lessons.drawing.flow import Blocks, Drawn, Item, Space, note, page, title
 
 # The beams of one step, best first: new token ids and block ids of each.
 Beams = list[tuple[list[int], list[int]]]
@@ -71,7 +77,7 @@ def lines_of_descent(parents: Sequence[Sequence[int]], width: int) -> list[list[
     for step_parents in parents:
         lines_of_parents = [lines[-1][parent] for parent in step_parents]
         dropped = iter(sorted({*range(width)} - {*lines_of_parents}))
-        now: list[int] = []
+        now = []
         for line in lines_of_parents:
             now.append(next(dropped) if line in now else line)
         lines.append(now)

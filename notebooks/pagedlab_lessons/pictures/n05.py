@@ -1,11 +1,24 @@
 """Notebook 05's opening: two prompts, block by block, and what the second finds of the first."""
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from pagedlab_lessons.colors import Look, sequence_color
-from pagedlab_lessons.drawing import Block, Drawing, Grid, Word, owned, plain, slots
-from pagedlab_lessons.drawing.flow import Drawn, Legend, Space, grid_in, note, page
+from pagedlab_lessons.drawing import (
+    Block,
+    Drawing,
+    Drawn,
+    Grid,
+    Legend,
+    Space,
+    Word,
+    grid_in,
+    note,
+    owned,
+    page,
+    plain,
+    slots,
+)
 
 
 class Prompt(NamedTuple):
@@ -23,7 +36,7 @@ OWNERS = ("in both, stored once", "only the upper prompt", "only the lower promp
 
 
 def two_prompts(
-    prompts: Sequence[tuple[list[str], list[int], list[str]]],
+    prompts: Sequence[Iterable[Any]],
     block_size: int,
     second: str = "The second prompt",
     other_past: str = "another past",
@@ -71,7 +84,7 @@ def two_prompts(
                 parts += slots([block], Grid(x, y + ROW * me, 1, grid.width, height))
         return Drawn(parts, grid.bottom(min(MOST_BLOCKS, most)))
 
-    looks = [(Look(sequence_color(i), is_pale=True), text) for i, text in enumerate(OWNERS)]
+    looks = [(Look(sequence_color(i)).tint, text) for i, text in enumerate(OWNERS)]
     unlike = "same words, different past, and yet found"
     if not stale:
         unlike = "same words, different past: different hash"

@@ -1,6 +1,7 @@
 """Notebook 08's opening: chats as the rows of a conventional cache, and in blocks."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pagedlab.recipes.trace import SequenceState
@@ -10,21 +11,27 @@ from pagedlab_lessons.drawing import (
     INK,
     LINE,
     SOFT,
+    Beside,
     Block,
     Drawing,
+    Drawn,
     Grid,
+    Legend,
     Owner,
     Run,
+    Space,
     Strip,
     Table,
+    Text,
     box,
     label,
     linked,
+    page,
     pool,
     rows,
     shortened,
+    title,
 )
-from pagedlab_lessons.drawing.flow import Beside, Drawn, Item, Legend, Space, Text, page, title
 from pagedlab_lessons.pictures.n09 import Moment, steps_of, tail
 
 ROW = 40.0  # pixels a chat
@@ -92,8 +99,8 @@ def rectangle(
         f"{used} blocks of {size} slots; {1 - stored / (used * size):.0%} of the slots empty. "
         f"At their peak {kib(most * size)}"
     )
-    padded = [_padded_row(chat, step, longest, widest) for chat in chats]
-    in_blocks = [_row_of_blocks(chat, step, size, widest) for chat in chats]
+    padded = [partial(_padded_row, chat, step, longest, widest) for chat in chats]
+    in_blocks = [partial(_row_of_blocks, chat, step, size, widest) for chat in chats]
     return page(
         f"Step {step}: the rectangle takes {kib(places)}, the blocks take {kib(used * size)}.",
         Beside(
@@ -121,8 +128,8 @@ def _blocks_in(moment: Moment) -> int:
     return sum(len(sequence.blocks) for sequence in moment.values())
 
 
-def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
-    """A chat as a row of the rectangle, below its question.
+def _padded_row(chat: Chat, step: int, longest: int, widest: int, space: Space) -> Drawn:
+    """Draw a chat as a row of the rectangle, below its question.
 
     Args:
         step: the step.
@@ -136,17 +143,13 @@ def _padded_row(chat: Chat, step: int, longest: int, widest: int) -> Item:
     tokens = [Run(0, columns, PADDING, LINE), Run(start, stop, look)]
     say = f"{chat.asked} A row of {columns} slots, {columns - stop + start} of them padding"
     say += "; the chat has ended, the row stays." if chat.end <= step else "."
-
-    def draw(space: Space) -> Drawn:
-        asked = shortened(chat.asked, 12, space.width)
-        bar = Strip(space.x, space.y + 18, space.width / widest, 17)
-        return _row(space, chat.name, say, asked, INK, rows(tokens, bar))
-
-    return draw
+    asked = shortened(chat.asked, 12, space.width)
+    bar = Strip(space.x, space.y + 18, space.width / widest, 17)
+    return _row(space, chat.name, say, asked, INK, rows(tokens, bar))
 
 
-def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
-    """A chat in its blocks, below the end of its answer.
+def _row_of_blocks(chat: Chat, step: int, size: int, widest: int, space: Space) -> Drawn:
+    """Draw a chat in its blocks, below the end of its answer.
 
     Args:
         step: the step.
@@ -161,19 +164,15 @@ def _row_of_blocks(chat: Chat, step: int, size: int, widest: int) -> Item:
     ]
     answer = "".join(sequence.new_words).replace("\n", " ").strip()
     say = f"{chat.asked} {len(blocks)} blocks of {size} slots for {sequence.tokens} tokens."
-
-    def draw(space: Space) -> Drawn:
-        wrote = tail(answer, space.pick(70, 44))
-        width = size * space.width / widest - 2
-        drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
-        ink = INK
-        if chat.end <= step:
-            ink = SOFT
-            ended = f"ended with step {chat.end}; its blocks are free"
-            drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
-        return _row(space, chat.name, say, wrote, ink, drawn)
-
-    return draw
+    wrote = tail(answer, space.pick(70, 44))
+    width = size * space.width / widest - 2
+    drawn = pool(blocks, Grid(space.x, space.y + 18, max(1, len(blocks)), width, 17, 2))
+    ink = INK
+    if chat.end <= step:
+        ink = SOFT
+        ended = f"ended with step {chat.end}; its blocks are free"
+        drawn.append(label(space.x, space.y + 31, ended, 11.5, SOFT))
+    return _row(space, chat.name, say, wrote, ink, drawn)
 
 
 def _row(space: Space, name: str, say: str, text: str, ink: str, parts: list[str]) -> Drawn:

@@ -10,20 +10,18 @@ from pagedlab_lessons.drawing import (
     BOLD,
     INK,
     LINE,
-    Drawing,
-    Run,
-    Table,
-    blocks_of,
-)
-from pagedlab_lessons.drawing.flow import (
     Bar,
     Beside,
+    Drawing,
     Item,
     Lane,
     Lanes,
     Named,
     Pool,
+    Run,
+    Table,
     Text,
+    blocks_of,
     note,
     page,
 )
@@ -76,7 +74,7 @@ def race(
     is_over = step >= ends[-1][-2]
     done = []
     last = []
-    items: list[Item] = []
+    items = []
     for (name, run), times in zip(runs.items(), ends, strict=True):
         shown = longest if is_over else step
         items += _side(name, run, step, shown, longest, places, blocks, size)

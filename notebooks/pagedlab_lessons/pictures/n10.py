@@ -6,8 +6,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from pagedlab_lessons.colors import BLUE, FREE, GREEN, VERMILION, Look
-from pagedlab_lessons.drawing import LINE, Drawing, Run
-from pagedlab_lessons.drawing.flow import Bar, Lane, Lanes, Legend, page
+from pagedlab_lessons.drawing import LINE, Bar, Drawing, Lane, Lanes, Legend, Run, page
 
 LARGE = 860  # pixels that become `flow.WIDTH`, so that letters of 11 have 14 on a page
 SHOWN = 80  # milliseconds

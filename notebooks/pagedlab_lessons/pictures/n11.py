@@ -18,30 +18,28 @@ from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import NEUTRAL, WELL, Look, look_of, sequence_color
 from pagedlab_lessons.drawing import (
     SOFT,
-    Block,
-    Drawing,
-    Table,
-    Word,
-    blocks_of,
-    box,
-    label,
-    linked,
-    owned,
-    shape,
-    wide,
-)
-from pagedlab_lessons.drawing.flow import (
     Beside,
+    Block,
     Blocks,
+    Drawing,
     Drawn,
     Item,
     Named,
     Pool,
     Space,
+    Table,
     Text,
+    Word,
+    blocks_of,
+    box,
+    label,
+    linked,
     note,
+    owned,
     page,
+    shape,
     title,
+    wide,
 )
 
 LAYER = 2  # whose keys are shown

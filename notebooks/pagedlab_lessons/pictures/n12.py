@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from pagedlab.blocks import blocks_for
 from pagedlab.recipes.trace import Replay
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import Block, Drawing, Owner, Word, plain
-from pagedlab_lessons.drawing.flow import Blocks, Legend, note, page
+from pagedlab_lessons.drawing import Block, Blocks, Drawing, Legend, Owner, Word, note, page, plain
 
 OURS = (Owner("", look_of(0)),)
 MEANINGS = {  # of a kind of word

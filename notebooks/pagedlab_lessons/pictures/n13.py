@@ -5,8 +5,20 @@
 
 from itertools import pairwise
 
-from pagedlab_lessons.drawing import INK, LINE, SOFT, Drawing, Place, label
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
+from pagedlab_lessons.drawing import (
+    INK,
+    LINE,
+    SOFT,
+    Drawing,
+    Drawn,
+    Place,
+    Space,
+    grid_in,
+    label,
+    note,
+    page,
+    stations,
+)
 
 WIDTH = 760  # pixels of all lanes, at most
 LANES = ("client", "event loop", "engine's thread")

@@ -6,8 +6,19 @@
 from math import atan2, degrees
 from typing import NamedTuple
 
-from pagedlab_lessons.drawing import INK, Drawing, Place, label, wide
-from pagedlab_lessons.drawing.flow import Drawn, Space, grid_in, note, page, stations
+from pagedlab_lessons.drawing import (
+    INK,
+    Drawing,
+    Drawn,
+    Place,
+    Space,
+    grid_in,
+    label,
+    note,
+    page,
+    stations,
+    wide,
+)
 
 COLUMNS = 6  # of a wide page: the step's way is the upper row
 
@@ -85,7 +96,9 @@ def draw_parts(part: str) -> Drawing:
     now = NAMES.index(part)
 
     def boxes(space: Space) -> Drawn:
-        grid = grid_in(space.down(8), (COLUMNS, 2), space.pick(44, 34), gap=(64, 44))
+        grid = grid_in(
+            space._replace(y=space.y + 8), (COLUMNS, 2), space.pick(44, 34), gap=(64, 44)
+        )
 
         def place(cell: int) -> Place:
             row, column = divmod(cell, COLUMNS)

@@ -8,15 +8,12 @@ Stage               an engine, played step by step
 Timeline            what each request did in every step of an engine
 """
 
-# ruff: noqa: F401 - these names are the package's
+# ruff: noqa: E402, F401 - these names are the package's; their files need what is checked first
 
 from pagedlab.extras import require
 
-try:
-    import anywidget  # the first of what all widgets need
-except ModuleNotFoundError:
-    require("notebooks", "anywidget")
-    raise
+require("notebooks", "anywidget")  # the first of what all widgets need
+
 from pagedlab_lessons.widgets.block_grid import BlockPoolWidget
 from pagedlab_lessons.widgets.examples import CHALLENGES, PRESETS
 from pagedlab_lessons.widgets.explore import explore

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pagedlab_lessons.widgets.operations import operations
-from pagedlab_lessons.widgets.session import Session
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 PRESETS = {name: operations(", ".join(lines)) for name, lines in _DATA["presets"].items()}
@@ -39,9 +38,9 @@ class Challenge:
     tokens: int = 0
     num_blocks: int = 64
 
-    def missing(self, session: Session) -> list[str]:
+    def missing(self, widget: Any) -> list[str]:
         """Return what is missing, in words; nothing means that the goal is reached."""
-        known = facts(session, self.tokens)
+        known = facts(widget, self.tokens)
         missing = []
         for wanted in self.wanted:
             number = known[wanted["fact"]]
@@ -50,24 +49,24 @@ class Challenge:
         return missing
 
 
-def facts(session: Session, tokens: int) -> dict[str, int]:
+def facts(widget: Any, tokens: int) -> dict[str, int]:
     """Return what goals ask about.
 
     Args:
-        session: of the reader.
+        widget: a `BlockPoolWidget`.
         tokens: what a sequence needs to count as long.
     """
-    tables = session.reading.tables
+    tables = widget.reading.tables
     last_blocks = [table.blocks[-1] for table in tables.values() if table.blocks]
-    verb, name, n, _ = session.last.operation
-    has_failed = bool(session.last.error) and (verb, n) == ("append", 1)
+    verb, name, n, _ = widget.last.operation
+    has_failed = bool(widget.last.error) and (verb, n) == ("append", 1)
     return {
         "long": sum(table.tokens >= tokens for table in tables.values()),
         "own last blocks": sum(last_blocks.count(block_id) == 1 for block_id in last_blocks),
-        "copied": session.copied,
-        "shared": session.reading.shared,
-        "used": session.reading.used,
-        "failed with room": int(has_failed and tables[name].tokens % session.block_size > 0),
+        "copied": widget.copied,
+        "shared": widget.reading.shared,
+        "used": widget.reading.used,
+        "failed with room": int(has_failed and tables[name].tokens % widget.block_size > 0),
     }
 
 

@@ -23,6 +23,7 @@ MOST_FRAMES = 300
 LARGEST_FRAME = 150_000  # characters of a drawing: to draw all frames of a larger one takes minutes
 MOST_BYTES = 150_000  # of all drawings of a widget, packed
 _Draw = Callable[..., Any]
+Settings = dict[str, Any]  # positions or values of controls, by name
 
 
 class _Control(NamedTuple):
@@ -96,11 +97,11 @@ class Explorer(Page, page="explore"):
     `values` holds the current settings; `set` changes them.
     """
 
-    caption = traitlets.Unicode().tag(sync=True)
-    controls: Any = traitlets.List().tag(sync=True)  # name, kind, and a slider's options
+    caption = traitlets.Unicode()
+    controls: Any = traitlets.List()  # name, kind, and a slider's options
     # the positions of the controls, and a running number
-    asked = traitlets.Dict().tag(sync=True)
-    drawn = traitlets.Dict().tag(sync=True)  # the drawing for them, with that number
+    asked = traitlets.Dict()
+    drawn = traitlets.Dict()  # the drawing for them, with that number
 
     def __init__(self, draw: _Draw, caption: str = "", **controls: Any) -> None:
         self._draw = draw
@@ -120,16 +121,16 @@ class Explorer(Page, page="explore"):
             ]
             self._ask({name: control.at for name, control in self._controls.items()})
 
-    def _ask(self, at: dict[str, Any]) -> None:
+    def _ask(self, at: Settings) -> None:
         """Put the controls there."""
         self.asked = {"number": self.asked["number"] + 1, "at": at}
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Settings:
         """Each control's value by name, as `draw` gets it."""
         return self._values(self.asked["at"])
 
-    def _values(self, at: dict[str, Any]) -> dict[str, Any]:
+    def _values(self, at: Settings) -> Settings:
         return {name: self._controls[name].value(place) for name, place in at.items()}
 
     def set(self, **values: Any) -> None:
@@ -191,7 +192,7 @@ class Explorer(Page, page="explore"):
         made = opening("explore", {**values, "order": order, **share_parts(drawings)})
         return made if len(made["packed"]) <= MOST_BYTES else None
 
-    def _drawing_at(self, at: dict[str, Any]) -> str:
+    def _drawing_at(self, at: Settings) -> str:
         """Return the drawing for these positions, or why there is none."""
         try:
             return _as_page(self._draw(**self._values(at)))

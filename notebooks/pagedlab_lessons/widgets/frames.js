@@ -15,37 +15,23 @@
  *   changes fastest
  */
 
-/** Answers at once what explore.js asks. */
-export class FrameModel {
+/**
+ * Answers at once what explore.js asks: a map of what a model holds, by name.
+ *
+ * @extends {Map<string, any>}
+ */
+export class FrameModel extends Map {
+  onDrawn = () => {};
+
   /** @param {StoredDrawing} stored */
   constructor(stored) {
-    this.stored = stored;
-    this.onDrawn = () => {};
-    /** @type {Record<string, unknown>} */
-    this.values = {
-      caption: stored.caption,
-      controls: stored.controls,
-      asked: { number: 0, at: stored.at },
-      drawn: { number: 0, html: this.drawing(stored.at) },
-    };
-  }
-
-  /** @param {string} name */
-  get(name) {
-    return /** @type {any} */ (this.values[name]);
-  }
-
-  /**
-   * @param {string} name
-   * @param {unknown} value
-   */
-  set(name, value) {
-    this.values[name] = value;
+    super(Object.entries({ ...stored, asked: { number: 0, at: stored.at } }));
+    this.save_changes();
   }
 
   save_changes() {
     const { number, at } = this.get("asked");
-    this.values.drawn = { number, html: this.drawing(at) };
+    this.set("drawn", { number, html: this.drawing(at) });
     this.onDrawn();
   }
 
@@ -66,14 +52,14 @@ export class FrameModel {
    * @returns {string}
    */
   drawing(at) {
-    const { controls, order, frames, parts } = this.stored;
+    const parts = this.get("parts");
     let place = 0;
-    for (const { name, kind, options, fixed } of controls) {
+    for (const { name, kind, options, fixed } of this.get("controls")) {
       if (fixed) continue;
       const numValues = kind === "switch" ? 2 : options.length;
       place = place * numValues + Number(at[name]);
     }
-    const runs = frames[order[place]];
+    const runs = this.get("frames")[this.get("order")[place]];
     let drawing = "";
     for (let i = 0; i < runs.length; i += 2) {
       drawing += parts.slice(runs[i], runs[i] + runs[i + 1]).join("");

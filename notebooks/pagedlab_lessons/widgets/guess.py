@@ -4,8 +4,6 @@ The truth is not on the page until the reader has guessed or clicks "show me". I
 it is folded away.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from typing import Any
@@ -34,12 +32,12 @@ class Guess(Page, page="guess"):
     With a truth it is what `reveal` returns.
     """
 
-    question = traitlets.Unicode().tag(sync=True)
-    unit = traitlets.Unicode().tag(sync=True)
-    reveals = traitlets.Bool().tag(sync=True)  # whether it knows the truth
-    typed = traitlets.Unicode().tag(sync=True)  # a number as HTML writes it, or ""
-    shown = traitlets.Bool().tag(sync=True)  # whether "show me" was clicked
-    page = traitlets.Unicode().tag(sync=True)  # HTML below the question
+    question = traitlets.Unicode()
+    unit = traitlets.Unicode()
+    reveals = traitlets.Bool()  # whether it knows the truth
+    typed = traitlets.Unicode()  # a number as HTML writes it, or ""
+    shown = traitlets.Bool()  # whether "show me" was clicked
+    page = traitlets.Unicode()  # HTML below the question
 
     def __init__(
         self, question: str, unit: str = "", typed: str = "", truth: Any = None, evidence: Any = ()
@@ -55,7 +53,7 @@ class Guess(Page, page="guess"):
         """The reader's number, None as long as there is none."""
         return float(self.typed) if self.typed else None
 
-    def reveal(self, truth: float, *evidence: str) -> Guess:
+    def reveal(self, truth: float, *evidence: str) -> "Guess":
         """Show the guess and the truth on one scale. Make this the last line of a cell.
 
         Args:

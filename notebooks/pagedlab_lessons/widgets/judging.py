@@ -48,7 +48,7 @@ def judged(
         returned: what `append` returned, otherwise ().
         error: what pool or table raised, in words; "" if nothing.
     """
-    copies: list[BlockCopy] = []
+    copies = []
     problems = []
     try:
         copies = [BlockCopy(*(integer("it", block_id) for block_id in pair)) for pair in returned]

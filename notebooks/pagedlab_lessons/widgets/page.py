@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import anywidget
+import traitlets
 from IPython.display import display
 
 from pagedlab_lessons.colors import INK
@@ -89,7 +90,8 @@ def name_of(drawing: str) -> str:
 class Page(anywidget.AnyWidget):
     """A widget that stores a picture of itself for pages on which no widget runs.
 
-    A `with` block shows it at once and calls `end` when the block ends.
+    Its page gets every trait of its class. A `with` block shows it at once and calls `end` when the
+    block ends.
     """
 
     _handle: Any = None
@@ -99,13 +101,16 @@ class Page(anywidget.AnyWidget):
         if page:
             cls._esm = script(page)
             cls._css = style(*dict.fromkeys(("block_grid", page)))
+        for trait in vars(cls).values():
+            if isinstance(trait, traitlets.TraitType):
+                trait.tag(sync=True)
         super().__init_subclass__(**options)
 
     def picture(self) -> Any:
         """Return the SVG that the notebook stores; some widgets override `still` instead."""
         raise NotImplementedError
 
-    def still(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def still(self) -> Any:
         """Return what the notebook stores by media type, and the sizes of pictures."""
         drawing = self.picture()
         return stored(drawing, name_of(drawing)), {}

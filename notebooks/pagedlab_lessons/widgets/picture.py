@@ -7,8 +7,22 @@ from typing import Any
 
 from pagedlab.recipes.trace import Replay, SequenceState
 from pagedlab_lessons.colors import look_of
-from pagedlab_lessons.drawing import BOLD, Table, Word, blocks_of, runs, svg
-from pagedlab_lessons.drawing.flow import Blocks, Item, Legend, Pool, Space, Text, note, stack
+from pagedlab_lessons.drawing import (
+    BOLD,
+    Blocks,
+    Item,
+    Legend,
+    Pool,
+    Space,
+    Table,
+    Text,
+    Word,
+    blocks_of,
+    note,
+    runs,
+    stack,
+    svg,
+)
 from pagedlab_lessons.widgets.reading import columns_of
 
 MAX_ROWS = 12  # block tables drawn

@@ -41,8 +41,8 @@ class Stage(Page, page="stage"):
         ValueError: If a recording has another format.
     """
 
-    recorded = traitlets.Dict().tag(sync=True)  # see docs/trace.md
-    live = traitlets.Bool(False).tag(sync=True)  # whether more is to come
+    recorded = traitlets.Dict()  # see docs/trace.md
+    live = traitlets.Bool(False)  # whether more is to come
 
     def __init__(self, source: Any, names: Mapping[str, str] | None = None) -> None:
         self._names = names

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from pagedlab.recipes.trace import Recorder, Replay, SequenceState
 from pagedlab.recipes.trace.format import request_of
 from pagedlab_lessons.colors import STEP_LOOKS, Look, sequence_color
-from pagedlab_lessons.drawing import CARD, Block, Drawing, Table, blocks_of, box, linked, shape
-from pagedlab_lessons.drawing import Run as Cells
-from pagedlab_lessons.drawing.flow import (
+from pagedlab_lessons.drawing import (
+    CARD,
     Bar,
+    Block,
+    Drawing,
     Drawn,
     Item,
     Lane,
@@ -32,9 +33,15 @@ from pagedlab_lessons.drawing.flow import (
     Named,
     Pool,
     Space,
+    Table,
+    blocks_of,
+    box,
+    linked,
     note,
     page,
+    shape,
 )
+from pagedlab_lessons.drawing import Run as Cells
 from pagedlab_lessons.widgets.explore import Explorer
 
 KINDS = {
@@ -212,12 +219,12 @@ class Run:
 def run_of(recording: dict[str, Any]) -> Run:
     """Return the rows of a recording. Its cells have words if they were recorded."""
     run = Run([], [], Counter())
-    rows: dict[str, Row] = {}
-    for now, sequences in _engine_steps(Replay(recording)):
+    rows = {}
+    for after in _engine_steps(Replay(recording)):
         run.batches.append(Counter())
-        run.preempted.update(now.get("preempted", {}).values())
-        computed = now.get("computed", {})
-        for request, own in _by_request(sequences).items():
+        run.preempted.update(after.now.get("preempted", {}).values())
+        computed = after.now.get("computed", {})
+        for request, own in _by_request(after.sequences).items():
             chunks = {name: computed[name] for name in own if name in computed}
             states = [sequence.state for sequence in own.values() if sequence.is_unfinished]
             if request not in rows and (chunks or states):
@@ -236,14 +243,14 @@ def run_of(recording: dict[str, Any]) -> Run:
     return run
 
 
-def _engine_steps(replay: Replay) -> Iterator[tuple[dict[str, Any], dict[str, SequenceState]]]:
-    """Yield what the recording says of each step of the engine, and the sequences after it."""
+def _engine_steps(replay: Replay) -> Iterator[Replay]:
+    """Seek each step of the engine in turn."""
     engine_step = replay.now["step"]
     for at in range(1, len(replay)):
         replay.seek(at)
         if replay.now["step"] > engine_step:  # the others note what changed between two steps
             engine_step = replay.now["step"]
-            yield replay.now, replay.sequences
+            yield replay
 
 
 def _by_request(sequences: dict[str, SequenceState]) -> dict[str, dict[str, SequenceState]]:
