@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -324,22 +325,12 @@ class LLM:
         completions = [self._completions[request_id] for request_id in request_ids]
         # All forks come first. A sequence that ends with its first token frees its blocks, and its
         # forks share these blocks.
-        for sequence in [each for each in sampled if each.num_to_fork]:
-            self._fork(sequence, sampled)
+        for sequence in sampled:
+            self.scheduler.fork(sequence)
         now = time.perf_counter()
         new_tokens = sum(self._extend(sequence, new, now) for sequence, new in sampled.items())
         self.stats.record(plan, new_tokens)
         return completions
-
-    def _fork(self, sequence: Sequence, sampled: dict[Sequence, NewTokens]) -> None:
-        """Fork the samples of a prompt that has been computed, and give each its first token."""
-        new = sampled[sequence]
-        outputs = self._completions[sequence.request_id].outputs
-        for child in self.scheduler.fork(sequence):
-            sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.tokenizer)
-            outputs.append(self._outputs[child])
-        sampled[sequence] = new.part(0, 1)
 
     def _extend(self, sequence: Sequence, new: NewTokens, now: float) -> int:
         """Add new tokens to a sequence up to one that ends it. Return how many were added."""
@@ -456,8 +447,8 @@ class LLM:
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
-        self.soon(partial(self._start, sequence, completion))
+        sequences, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
+        self.soon(partial(self._start, sequences, completion))
         return completion.request_id
 
     def abort(self, request_id: int) -> None:
@@ -483,8 +474,8 @@ class LLM:
 
     def _new_request(
         self, prompt: Any, params: SamplingParams, salt: str | None
-    ) -> tuple[Sequence, Completion]:
-        """Return the first sequence of a request, which is not queued yet, and its completion.
+    ) -> tuple[list[Sequence], Completion]:
+        """Return the sequences of a request, one a sample, and its completion. None is queued yet.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -492,7 +483,7 @@ class LLM:
         salt = valid_text("salt", salt)
         ids = self.model.checked_ids(prompt)
         request_id = next(self._ids)
-        sequence = self.new_sequence(
+        first = self.new_sequence(
             request_id,
             self.new_table(self.pool),
             ids,
@@ -501,21 +492,26 @@ class LLM:
             max_tokens=min(params.max_tokens, self.model.max_length - len(ids)),
             seed=request_seed(self.seed, request_id) if params.seed is None else params.seed,
             salt=salt,
-            num_to_fork=params.n - 1,
         )
-        self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.tokenizer)
-        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
+        self.scheduler.check(first)
+        first.forks = [
+            replace(first, token_ids=ids[:], seed=first.seed + nth, nth=nth)
+            for nth in range(1, params.n)
+        ]
+        sequences = [first, *first.forks]
+        outputs = [new_output(each, self.model.tokenizer) for each in sequences]
+        return sequences, Completion(request_id, ids[:], outputs, time.perf_counter())
 
-    def _start(self, sequence: Sequence, completion: Completion) -> None:
-        """Give a request to the scheduler."""
+    def _start(self, sequences: list[Sequence], completion: Completion) -> None:
+        """Give a request to the scheduler. Its first sequence computes the prompt for all."""
         if not self._completions:
             self.stats = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
-        self._completions[sequence.request_id] = completion
-        self._outputs[sequence] = completion.outputs[0]
-        # A reset may have made another pool since.
-        sequence.table = self.new_table(self.pool)
-        self.scheduler.add(sequence)
+        self._completions[completion.request_id] = completion
+        for sequence, output in zip(sequences, completion.outputs, strict=True):
+            self._outputs[sequence] = output
+            # A reset may have made another pool since.
+            sequence.table = self.new_table(self.pool)
+        self.scheduler.add(sequences[0])
 
     # ------------------------------------------------------------------ texts
 
@@ -594,10 +590,10 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        sequence, completion = self._new_request(prompt, params, salt)
+        sequences, completion = self._new_request(prompt, params, salt)
         [output] = completion.outputs
         try:
-            self.soon(partial(self._start, sequence, completion))
+            self.soon(partial(self._start, sequences, completion))
             while not completion.finished:
                 self._step()
                 if piece := output.take():

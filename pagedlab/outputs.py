@@ -19,8 +19,7 @@ class NewTokens:
     """The next tokens of one sequence.
 
     Args:
-        token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
-            each sample that is forked from the sequence, or one after each guess.
+        token_ids: its next token, and one after each guess; `NO_TOKEN` if logits are not finite.
         reports: the log-probability of each token, before temperature and `adjust`, and the
             likeliest tokens; empty unless the request asks for them.
     """
@@ -28,9 +27,9 @@ class NewTokens:
     token_ids: list[int] = field(default_factory=list)
     reports: list[TokenLogprob] = field(default_factory=list)
 
-    def part(self, start: int, stop: int) -> NewTokens:
-        """Some of the tokens."""
-        return NewTokens(self.token_ids[start:stop], self.reports[start:stop])
+    def first(self, count: int) -> NewTokens:
+        """The first of these tokens."""
+        return NewTokens(self.token_ids[:count], self.reports[:count])
 
 
 @dataclass

@@ -343,7 +343,7 @@ class SpeculativeLLM(LLM):
         if probs:
             kept = _accept(chunk, logits, sampled, probs)
         else:  # the drafter is certain
-            kept = sampled.part(0, _num_equal(chunk.guesses, sampled.token_ids) + 1)
+            kept = sampled.first(_num_equal(chunk.guesses, sampled.token_ids) + 1)
         num_kept = len(kept.token_ids)
         sequence.table.truncate(len(sequence.token_ids) + num_kept - 1)
         self.stats.drafts += 1
@@ -355,7 +355,7 @@ class SpeculativeLLM(LLM):
 def _is_decoding(chunk: Chunk) -> bool:
     """Whether a chunk is the last token of a sequence that may have a draft."""
     sequence = chunk.sequence
-    is_plain = not sequence.num_to_fork and sequence.params.adjust is None
+    is_plain = not sequence.forks and sequence.params.adjust is None
     return is_plain and chunk.reaches_end and chunk.stop - chunk.start == 1
 
 
