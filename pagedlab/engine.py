@@ -336,10 +336,8 @@ class LLM:
         """Add new tokens to a sequence up to one that ends it. Return how many were added."""
         output = self._outputs[sequence]
         ends = frozenset[int]() if sequence.params.ignore_eos else self._end_tokens
-        count = output.extend(new, ends)
+        count = output.extend(new, ends, sequence.max_tokens)
         sequence.token_ids += new.token_ids[:count]
-        if output.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
-            output.finish_reason = "length"
         # The samples of a prompt share one list: the first to reach a token notes its time.
         times = self._completions[sequence.request_id].times
         times += [now] * (sequence.num_outputs - len(times))
@@ -350,7 +348,7 @@ class LLM:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        sequence.finish_reason = output.finish(reason)
+        sequence.finish_reason = output.finish_reason = reason
         if reason == "error":
             # Its KV may be NaN too. No other may share it: 0 * NaN is NaN, even where a token that
             # is not seen has weight 0.
