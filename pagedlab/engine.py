@@ -384,7 +384,6 @@ class LLM:
             while self._inbox:
                 self._inbox.popleft()()
             yield
-            self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
             inside, self._inside = self._inside, None

@@ -139,7 +139,6 @@ class Model:
         module: the transformers module.
         tokenizer: the transformers tokenizer.
         name: the hub id, or the name of the folder.
-        reason: why this checkpoint was chosen.
         num_ranks: processes that share its heads, see recipes/ranks/.
         new_cache: makes a KV cache.
     """
@@ -147,7 +146,6 @@ class Model:
     module: Any
     tokenizer: Any
     name: str
-    reason: str
     num_ranks: int = 1
     new_cache: Callable[..., KVCache] = KVCache
 
@@ -347,7 +345,7 @@ def load_model(
     _check_weights(source, report)
     is_path = os.path.exists(os.path.expanduser(source))
     name = Path(source).name if is_path else source
-    model = Model(module, read("Tokenizer", source), name, reason)
+    model = Model(module, read("Tokenizer", source), name)
     if prepare:
         prepare(module)
     module.to(target).eval()

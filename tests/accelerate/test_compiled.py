@@ -110,7 +110,7 @@ def small_model(tiny, heads, kv_heads, dim):
         eos_token_id=3,
         attn_implementation="pagedlab",
     )
-    return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small", "a test")
+    return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small")
 
 
 def engine_of(model, tokens, texts, fused=True, drafts=False):
