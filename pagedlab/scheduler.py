@@ -377,7 +377,5 @@ class Scheduler:
 
         The one is for tokens that the sequence is about to write.
         """
-        size = self.pool.block_size
-        tables = sum(len(sequence.table.block_ids) for sequence in self.running)
-        needed = sum(blocks_for(sequence.length, size) for sequence in self.running)
-        return needed - tables + self.num_sequences()
+        lacking = sum(each.table.needs(each.num_uncomputed) for each in self.running)
+        return lacking + self.num_sequences()
