@@ -42,7 +42,7 @@ from pagedlab.outputs import WAS_RESET, Completion, NewTokens, Output, new_outpu
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling import Sampler, sample_chunks, sample_rows
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
-from pagedlab.scheduler import Plan, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
@@ -353,11 +353,10 @@ class LLM:
             # is not seen has weight 0.
             for block_id in sequence.table.block_ids:
                 self.pool.forget(block_id)
-        elif self.prefix_cache is not None:
+        else:
             # The KV of the last token is never computed.
             num_computed = min(sequence.table.num_tokens, len(sequence.token_ids) - 1)
-            known = sequence.token_ids[:num_computed]
-            self.prefix_cache.register(sequence.table, known, salt=sequence.salt)
+            self.scheduler.register(Chunk(sequence, 0, num_computed))
         self.scheduler.remove(sequence)
         if self._completions[sequence.request_id].finished:
             del self._completions[sequence.request_id]
