@@ -51,7 +51,6 @@ class KVCache:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         one_of("dtype", dtype, DTYPES)
-        self.num_blocks = num_blocks
         self.block_size = block_size
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)

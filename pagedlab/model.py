@@ -22,10 +22,8 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
+from pagedlab.loading import TINY_MODEL as TINY_MODEL
 from pagedlab.loading import (
-    DEFAULT_MODEL,
-    MODEL_TYPES,
-    TINY_MODEL,
     choose_model,
     locate,
     no_collections,
@@ -33,17 +31,6 @@ from pagedlab.loading import (
     read_config,
     where_to_run,
 )
-
-__all__ = [
-    "DEFAULT_MODEL",
-    "MODEL_TYPES",
-    "TINY_MODEL",
-    "Model",
-    "Pages",
-    "is_one_prompt",
-    "load_model",
-    "paged_hook",
-]
 
 # Arguments of every attention call that change nothing here. Positions are part of the keys
 # already, and the others choose what the module returns.
@@ -315,7 +302,7 @@ def load_model(
     verbose: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Load a checkpoint whose model_type is in `MODEL_TYPES`.
+    """Load a checkpoint whose model_type is in `loading.MODEL_TYPES`.
 
     The weights are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
 

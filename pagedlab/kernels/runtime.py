@@ -14,8 +14,6 @@ choose_interpreter()
 import triton  # noqa: E402 - after the choice
 import triton.language as tl  # noqa: E402
 
-__all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
-
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
 _version = [int(part) for part in triton.__version__.split(".")[:2]]
