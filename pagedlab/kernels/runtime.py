@@ -3,8 +3,6 @@
 This is decided when triton is first imported, so every kernel imports it from here.
 """
 
-import contextlib
-
 import torch
 
 from pagedlab.kernels import choose_interpreter
@@ -15,6 +13,8 @@ import triton  # noqa: E402 - after the choice
 import triton.language as tl  # noqa: E402
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
+# Triton launches kernels on the current GPU, so a tensor's must be that.
+on_device_of = torch.cuda.device_of
 
 _version = [int(part) for part in triton.__version__.split(".")[:2]]
 
@@ -30,11 +30,6 @@ if INTERPRETED is True and _version < [3, 7]:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     _parts["_patch_lang_tensor"] = _with_index
-
-
-def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
-    """Make the tensor's GPU the current one, because Triton launches kernels there."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def power_of_two(n: int) -> int:
