@@ -111,13 +111,11 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that are sampled: for the last known token, and for each guess."""
-        return max(0, self.stop - self.sequence.length + 1)
+        """Rows of logits that are sampled: for the last known token, and for each guess.
 
-    @property
-    def reaches_end(self) -> bool:
-        """Whether the chunk reaches the last known token, so that the next one can be sampled."""
-        return self.stop >= self.sequence.length
+        There is none if the chunk ends before the last known token.
+        """
+        return max(0, self.stop - self.sequence.length + 1)
 
     @property
     def token_ids(self) -> list[int]:

@@ -356,7 +356,7 @@ def _is_decoding(chunk: Chunk) -> bool:
     """Whether a chunk is the last token of a sequence that may have a draft."""
     sequence = chunk.sequence
     is_plain = not sequence.forks and sequence.params.adjust is None
-    return is_plain and chunk.reaches_end and chunk.stop - chunk.start == 1
+    return is_plain and chunk.num_rows == chunk.stop - chunk.start == 1
 
 
 def _num_equal(a: Seq[int], b: Seq[int]) -> int:
