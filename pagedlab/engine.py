@@ -46,6 +46,7 @@ from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
+CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step
 
 Prompt = str | list[int] | list[dict[str, str]]
@@ -231,17 +232,24 @@ class LLM:
             ValueError: If the work of a step leaves no room for a block.
         """
         smallest = self.model.kv_cache(1, self.block_size)
-        memory = smallest.free_bytes()
-        if self.model.device.type == "cuda":
-            work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
-            memory = int(GPU_MEMORY * memory) - work
-        fit = memory // (smallest.bytes_per_block + self.further_bytes_per_block())
+        bytes_per_block = smallest.bytes_per_block + self.further_bytes_per_block()
+        fit = self.bytes_for_blocks() // bytes_per_block
         if fit < 1:
             raise ValueError(
                 f"a step of {self.max_batch_tokens:,} tokens leaves no memory for a block: lower "
                 "max_batch_tokens or give num_blocks"
             )
         return min(fit, self.max_sequences * blocks_for(self.model.max_length, self.block_size))
+
+    def bytes_for_blocks(self) -> int:
+        """How many bytes the blocks may take: on a GPU, what a step leaves of its free memory."""
+        device = self.model.device
+        if device.type != "cuda":
+            return CPU_KV_BYTES
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + held
+        work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
+        return int(GPU_MEMORY * free) - work
 
     def further_bytes_per_block(self) -> int:
         """Bytes that a subclass needs for each block, beside the KV cache."""
