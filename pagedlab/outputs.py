@@ -27,10 +27,6 @@ class NewTokens:
     token_ids: list[int] = field(default_factory=list)
     reports: list[TokenLogprob] = field(default_factory=list)
 
-    def first(self, count: int) -> NewTokens:
-        """The first of these tokens."""
-        return NewTokens(self.token_ids[:count], self.reports[:count])
-
 
 @dataclass
 class Output:

@@ -343,7 +343,8 @@ class SpeculativeLLM(LLM):
         if probs:
             kept = _accept(chunk, logits, sampled, probs)
         else:  # the drafter is certain
-            kept = sampled.first(_num_equal(chunk.guesses, sampled.token_ids) + 1)
+            count = _num_equal(chunk.guesses, sampled.token_ids) + 1
+            kept = NewTokens(sampled.token_ids[:count], sampled.reports[:count])
         num_kept = len(kept.token_ids)
         sequence.table.truncate(len(sequence.token_ids) + num_kept - 1)
         self.stats.drafts += 1
