@@ -236,13 +236,15 @@ class Model:
         Raises:
             ValueError: If it is none of these, or has an id that is not in the vocabulary.
         """
-        # verbose=False: a prompt that is too long gets our error, not a warning of transformers.
+        is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+        if is_chat:
+            prompt = self._apply_chat_template(prompt)
         if isinstance(prompt, str):
             text = valid_text("the prompt", prompt)
-            prompt = self.tokenizer(text, verbose=False)["input_ids"]
-        elif isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
-            text = valid_text("the chat", self._apply_chat_template(prompt))
-            prompt = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            # A chat has its special tokens already. A prompt that is too long gets our error, and
+            # with verbose=False no warning of transformers.
+            encoded = self.tokenizer(text, add_special_tokens=not is_chat, verbose=False)
+            prompt = encoded["input_ids"]
         last = self.vocab_size - 1
         return token_id_list("the prompt", prompt, last, "a text, a list of chat messages or ")
 

@@ -273,7 +273,7 @@ def test_prompts_of_all_kinds(tiny):
         ([5, 10**9], "a token id in the prompt must be a whole number from 0 to 4095, got 1000000000"),
         ([{"role": "user", "content": 5}], "cannot take these messages .* a content that is a text"),
         ("caf\udce9", "the prompt must be valid Unicode"),
-        ([{"role": "user", "content": "caf\udce9"}], "the chat must be valid Unicode"),
+        ([{"role": "user", "content": "caf\udce9"}], "the prompt must be valid Unicode"),
         ([5] * 100_000, "the prompt has 100000 tokens and .* shorten it"),
         ([5] * 200, r"needs \d+ blocks of 4 tokens \(200 prompt tokens, up to \d+ new ones.* and the pool has 20"),
     ],
