@@ -30,6 +30,7 @@ from pagedlab.arguments import (
     integer,
     optional_integer,
     subclass,
+    token_id_list,
     valid_text,
 )
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
@@ -633,7 +634,8 @@ class LLM:
         Raises:
             ValueError: If they are no list of the model's token ids.
         """
-        return self.model.decode(token_ids)
+        last = self.model.vocab_size - 1
+        return self.model.decode(token_id_list("token_ids", token_ids, last))
 
     def __repr__(self) -> str:
         blocks = f"{self.pool.num_blocks} blocks of {self.pool.block_size}"

@@ -277,13 +277,8 @@ class Model:
         return ids
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of these tokens, without special tokens.
-
-        Raises:
-            ValueError: If they are no list of token ids.
-        """
-        ids = token_id_list("token_ids", token_ids, self.vocab_size - 1)
-        return self.tokenizer.backend_tokenizer.decode(ids)
+        """Return the text of these tokens, without special tokens."""
+        return self.tokenizer.backend_tokenizer.decode(token_ids)
 
 
 def is_one_prompt(prompts: Any) -> bool:
