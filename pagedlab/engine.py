@@ -35,7 +35,7 @@ from pagedlab.arguments import (
 )
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
-from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
+from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.callbacks import Callbacks
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, is_one_prompt, load_model
@@ -296,13 +296,21 @@ class LLM:
         return completions
 
     def advance(self) -> list[Completion]:
-        """Plan, compute and sample, and return the completions of the requests that it computed."""
+        """Plan, compute and sample, and return the completions of the requests that it computed.
+
+        Raises:
+            OutOfBlocks: If there are requests, and none of them can go on.
+        """
         self._submit_plans()
         result = self.runner.collect()
         if result is not None:
             return self.update(*result)
-        if self._outputs:  # a scheduler that a reader wrote could let `generate` wait for ever
-            raise RuntimeError("the scheduler planned nothing, and requests are not finished")
+        if self._outputs:
+            raise OutOfBlocks(
+                f"no request can go on, with {self.pool.num_free} of {self.num_blocks} blocks "
+                "free: release the blocks that are held outside the engine, or correct a policy "
+                "that admits no request"
+            )
         return []
 
     def _submit_plans(self) -> None:

@@ -230,10 +230,7 @@ class Scheduler:
         preempted, waiting ones are admitted.
 
         Returns:
-            The plan. It has no chunks if there is nothing to compute.
-
-        Raises:
-            OutOfBlocks: If there are sequences, and none of them can advance.
+            The plan. It has no chunks if there is nothing to compute, or if no sequence can go on.
         """
         self.plan = Plan()
         self.budget = self.max_batch_tokens
@@ -241,7 +238,6 @@ class Scheduler:
         for chunk in self.plan.chunks:
             self.register(chunk)
         self.admit_waiting()
-        self.raise_if_stuck()
         return self.plan
 
     def continue_running(self) -> None:
@@ -264,16 +260,6 @@ class Scheduler:
                 self.register(self.plan.chunks[-1])
             else:
                 self.preempt(sequence)
-
-    def raise_if_stuck(self) -> None:
-        """Raise `OutOfBlocks` if there are sequences and none of them can advance."""
-        if self.plan.chunks or not any(self.queues().values()):
-            return
-        raise OutOfBlocks(
-            f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
-            "free: release the blocks that are held outside the engine, or correct a policy that "
-            "admits no request"
-        )
 
     def fork(self, sequence: Sequence) -> None:
         """Give further samples of a prompt that has been computed its blocks. They run at once."""
