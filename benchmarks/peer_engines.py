@@ -121,7 +121,7 @@ def random_model(folder: str) -> Any:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         module = transformers.AutoModelForCausalLM.from_config(config, **kind).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    return Model(module, tokenizer, Path(folder).name, "random weights")
+    return Model(module, tokenizer, Path(folder).name)
 
 
 class VLLM:

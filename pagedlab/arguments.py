@@ -84,7 +84,7 @@ def a_function(name: str, value: Any, takes: str) -> Any:
     return value
 
 
-def token_id_list(name: str, value: Any, most: float = math.inf, other: str = "") -> list[int]:
+def token_id_list(name: str, value: Any, most: int, other: str = "") -> list[int]:
     """Check a list of token ids from 0 to `most`. `other` says what else is accepted, if any."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, set, dict)):
         raise ValueError(f"{name} must be {other}a list of token ids, got {shown(value)}")

@@ -6,6 +6,7 @@ padded, and `seq_lens` says how much of a table is read.
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,23 +47,27 @@ class FlatChunks:
         positions: the position of each token in its sequence.
         slots: the slot of each token.
         starts: where each chunk starts in the row, then where the last one ends.
+        last_rows: the tokens that need logits, the last `Chunk.num_rows` of each chunk.
     """
 
     token_ids: list[int]
     positions: list[int]
     slots: list[int]
     starts: list[int]
+    last_rows: list[int]
 
 
 def flatten_chunks(chunks: Seq[Chunk]) -> FlatChunks:
     """Put the tokens of all chunks into one row."""
-    flat = FlatChunks([], [], [], [0])
+    flat = FlatChunks([], [], [], [0], [])
     for chunk in chunks:
         start, stop = chunk.start, chunk.stop
         flat.token_ids.extend(chunk.token_ids)
         flat.positions.extend(range(start, stop))
         flat.slots.extend(chunk.sequence.table.slots(start, stop))
-        flat.starts.append(len(flat.token_ids))
+        end = len(flat.token_ids)
+        flat.starts.append(end)
+        flat.last_rows.extend(range(end - chunk.num_rows, end))
     return flat
 
 
@@ -70,20 +75,14 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     """Put the tokens of a step's chunks into one batch.
 
     Args:
-        chunks: the tokens to compute. `Chunk.num_rows` of a chunk's last tokens need logits.
+        chunks: the tokens to compute.
         device: the device of the tensors.
     """
     flat = flatten_chunks(chunks)
-    last_rows = list[int]()
-    for chunk, end in zip(chunks, flat.starts[1:], strict=True):
-        last_rows += range(end - chunk.num_rows, end)
-    width = max(len(chunk.sequence.table.block_ids) for chunk in chunks)
-    block_tables = np.zeros((len(chunks), width), np.int32)
-    for row, chunk in zip(block_tables, chunks, strict=True):
-        block_ids = chunk.sequence.table.block_ids
-        row[: len(block_ids)] = block_ids
+    tables = [chunk.sequence.table.block_ids for chunk in chunks]
+    width = max(len(block_ids) for block_ids in tables)
 
-    def tensor(values: list[int] | np.ndarray, dtype: type[np.signedinteger] = np.int64) -> Tensor:
+    def tensor(values: list[Any], dtype: type[np.signedinteger] = np.int64) -> Tensor:
         array = np.asarray(values, dtype)  # NumPy reads lists faster than torch
         return torch.from_numpy(array).to(device, non_blocking=True)
 
@@ -91,8 +90,8 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         token_ids=tensor(flat.token_ids),
         positions=tensor(flat.positions),
         slots=tensor(flat.slots),
-        block_tables=tensor(block_tables, np.int32),
+        block_tables=tensor([ids + [0] * (width - len(ids)) for ids in tables], np.int32),
         seq_lens=tensor([chunk.stop for chunk in chunks], np.int32),
         query_starts=tensor(flat.starts, np.int32),
-        last_rows=tensor(last_rows),
+        last_rows=tensor(flat.last_rows),
     )

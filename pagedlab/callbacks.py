@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from pagedlab.arguments import shown
+from pagedlab.arguments import a_function
 
 
 class Callbacks(list[Callable[..., None]]):
@@ -13,9 +13,7 @@ class Callbacks(list[Callable[..., None]]):
 
     def subscribe(self, callback: Callable[..., None]) -> Callable[[], None]:
         """Add a function. The function returned removes it; a second call does nothing."""
-        if not callable(callback):
-            raise ValueError(f"callback must be a function, got {shown(callback)}")
-        self.append(callback)
+        self.append(a_function("callback", callback, "to call"))
         subscription = ExitStack()
         subscription.callback(self.remove, callback)
         return subscription.close

@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ from pagedlab.arguments import (
 )
 from pagedlab.attention import PagedAttention, fastest_backend, get_backend
 from pagedlab.batch import build_batch
-from pagedlab.blocks import BlockPool, BlockTable, Pool, blocks_for
+from pagedlab.blocks import BlockPool, BlockTable, OutOfBlocks, Pool, blocks_for
 from pagedlab.callbacks import Callbacks
 from pagedlab.kv_cache import KVCache
 from pagedlab.model import Model, is_one_prompt, load_model
@@ -42,10 +43,11 @@ from pagedlab.outputs import WAS_RESET, Completion, NewTokens, Output, new_outpu
 from pagedlab.prefix import PrefixCache
 from pagedlab.sampling import Sampler, sample_chunks, sample_rows
 from pagedlab.sampling_params import SamplingParams, one_each, request_seed
-from pagedlab.scheduler import Plan, Scheduler, Sequence
+from pagedlab.scheduler import Chunk, Plan, Scheduler, Sequence
 from pagedlab.stats import Stats
 
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 4_096}  # of a step, at most
+CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step
 
 Prompt = str | list[int] | list[dict[str, str]]
@@ -231,17 +233,24 @@ class LLM:
             ValueError: If the work of a step leaves no room for a block.
         """
         smallest = self.model.kv_cache(1, self.block_size)
-        memory = smallest.free_bytes()
-        if self.model.device.type == "cuda":
-            work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
-            memory = int(GPU_MEMORY * memory) - work
-        fit = memory // (smallest.bytes_per_block + self.further_bytes_per_block())
+        bytes_per_block = smallest.bytes_per_block + self.further_bytes_per_block()
+        fit = self.bytes_for_blocks() // bytes_per_block
         if fit < 1:
             raise ValueError(
                 f"a step of {self.max_batch_tokens:,} tokens leaves no memory for a block: lower "
                 "max_batch_tokens or give num_blocks"
             )
         return min(fit, self.max_sequences * blocks_for(self.model.max_length, self.block_size))
+
+    def bytes_for_blocks(self) -> int:
+        """How many bytes the blocks may take: on a GPU, what a step leaves of its free memory."""
+        device = self.model.device
+        if device.type != "cuda":
+            return CPU_KV_BYTES
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + held
+        work = self.model.working_bytes(self.max_batch_tokens, self.max_sequences)
+        return int(GPU_MEMORY * free) - work
 
     def further_bytes_per_block(self) -> int:
         """Bytes that a subclass needs for each block, beside the KV cache."""
@@ -287,13 +296,21 @@ class LLM:
         return completions
 
     def advance(self) -> list[Completion]:
-        """Plan, compute and sample, and return the completions of the requests that it computed."""
+        """Plan, compute and sample, and return the completions of the requests that it computed.
+
+        Raises:
+            OutOfBlocks: If there are requests, and none of them can go on.
+        """
         self._submit_plans()
         result = self.runner.collect()
         if result is not None:
             return self.update(*result)
-        if self._outputs:  # a scheduler that a reader wrote could let `generate` wait for ever
-            raise RuntimeError("the scheduler planned nothing, and requests are not finished")
+        if self._outputs:
+            raise OutOfBlocks(
+                f"no request can go on, with {self.pool.num_free} of {self.num_blocks} blocks "
+                "free: release the blocks that are held outside the engine, or correct a policy "
+                "that admits no request"
+            )
         return []
 
     def _submit_plans(self) -> None:
@@ -324,31 +341,19 @@ class LLM:
         completions = [self._completions[request_id] for request_id in request_ids]
         # All forks come first. A sequence that ends with its first token frees its blocks, and its
         # forks share these blocks.
-        for sequence in [each for each in sampled if each.num_to_fork]:
-            self._fork(sequence, sampled)
+        for sequence in sampled:
+            self.scheduler.fork(sequence)
         now = time.perf_counter()
         new_tokens = sum(self._extend(sequence, new, now) for sequence, new in sampled.items())
         self.stats.record(plan, new_tokens)
         return completions
 
-    def _fork(self, sequence: Sequence, sampled: dict[Sequence, NewTokens]) -> None:
-        """Fork the samples of a prompt that has been computed, and give each its first token."""
-        new = sampled[sequence]
-        outputs = self._completions[sequence.request_id].outputs
-        for child in self.scheduler.fork(sequence):
-            sampled[child] = new.part(child.nth, child.nth + 1)
-            self._outputs[child] = new_output(child, self.model.tokenizer)
-            outputs.append(self._outputs[child])
-        sampled[sequence] = new.part(0, 1)
-
     def _extend(self, sequence: Sequence, new: NewTokens, now: float) -> int:
         """Add new tokens to a sequence up to one that ends it. Return how many were added."""
         output = self._outputs[sequence]
         ends = frozenset[int]() if sequence.params.ignore_eos else self._end_tokens
-        count = output.extend(new, ends)
+        count = output.extend(new, ends, sequence.max_tokens)
         sequence.token_ids += new.token_ids[:count]
-        if output.finish_reason is None and sequence.num_outputs >= sequence.max_tokens:
-            output.finish_reason = "length"
         # The samples of a prompt share one list: the first to reach a token notes its time.
         times = self._completions[sequence.request_id].times
         times += [now] * (sequence.num_outputs - len(times))
@@ -359,17 +364,16 @@ class LLM:
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """End a sequence and its output, and free its blocks."""
         output = self._outputs.pop(sequence)
-        sequence.finish_reason = output.finish(reason)
+        sequence.finish_reason = output.finish_reason = reason
         if reason == "error":
             # Its KV may be NaN too. No other may share it: 0 * NaN is NaN, even where a token that
             # is not seen has weight 0.
             for block_id in sequence.table.block_ids:
                 self.pool.forget(block_id)
-        elif self.prefix_cache is not None:
+        else:
             # The KV of the last token is never computed.
             num_computed = min(sequence.table.num_tokens, len(sequence.token_ids) - 1)
-            known = sequence.token_ids[:num_computed]
-            self.prefix_cache.register(sequence.table, known, salt=sequence.salt)
+            self.scheduler.register(Chunk(sequence, 0, num_computed))
         self.scheduler.remove(sequence)
         if self._completions[sequence.request_id].finished:
             del self._completions[sequence.request_id]
@@ -395,7 +399,6 @@ class LLM:
             while self._inbox:
                 self._inbox.popleft()()
             yield
-            self.stats.blocks_used = self.pool.num_used
             self._is_torn = False
         finally:
             inside, self._inside = self._inside, None
@@ -456,8 +459,8 @@ class LLM:
         Raises:
             ValueError: If the prompt cannot be served. Nothing is queued then.
         """
-        sequence, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
-        self.soon(partial(self._start, sequence, completion))
+        sequences, completion = self._new_request(prompt, one_each(sampling, 1)[0], salt)
+        self.soon(partial(self._start, sequences, completion))
         return completion.request_id
 
     def abort(self, request_id: int) -> None:
@@ -483,8 +486,8 @@ class LLM:
 
     def _new_request(
         self, prompt: Any, params: SamplingParams, salt: str | None
-    ) -> tuple[Sequence, Completion]:
-        """Return the first sequence of a request, which is not queued yet, and its completion.
+    ) -> tuple[list[Sequence], Completion]:
+        """Return the sequences of a request, one a sample, and its completion. None is queued yet.
 
         Raises:
             ValueError: If the prompt cannot be served.
@@ -492,7 +495,7 @@ class LLM:
         salt = valid_text("salt", salt)
         ids = self.model.checked_ids(prompt)
         request_id = next(self._ids)
-        sequence = self.new_sequence(
+        first = self.new_sequence(
             request_id,
             self.new_table(self.pool),
             ids,
@@ -501,21 +504,26 @@ class LLM:
             max_tokens=min(params.max_tokens, self.model.max_length - len(ids)),
             seed=request_seed(self.seed, request_id) if params.seed is None else params.seed,
             salt=salt,
-            num_to_fork=params.n - 1,
         )
-        self.scheduler.check(sequence)
-        output = new_output(sequence, self.model.tokenizer)
-        return sequence, Completion(request_id, ids[:], [output], time.perf_counter())
+        self.scheduler.check(first)
+        first.forks = [
+            replace(first, token_ids=ids[:], seed=first.seed + nth, nth=nth)
+            for nth in range(1, params.n)
+        ]
+        sequences = [first, *first.forks]
+        outputs = [new_output(each, self.model.tokenizer) for each in sequences]
+        return sequences, Completion(request_id, ids[:], outputs, time.perf_counter())
 
-    def _start(self, sequence: Sequence, completion: Completion) -> None:
-        """Give a request to the scheduler."""
+    def _start(self, sequences: list[Sequence], completion: Completion) -> None:
+        """Give a request to the scheduler. Its first sequence computes the prompt for all."""
         if not self._completions:
             self.stats = self.new_stats(self.num_blocks, self.cache.bytes_per_block)
-        self._completions[sequence.request_id] = completion
-        self._outputs[sequence] = completion.outputs[0]
-        # A reset may have made another pool since.
-        sequence.table = self.new_table(self.pool)
-        self.scheduler.add(sequence)
+        self._completions[completion.request_id] = completion
+        for sequence, output in zip(sequences, completion.outputs, strict=True):
+            self._outputs[sequence] = output
+            # A reset may have made another pool since.
+            sequence.table = self.new_table(self.pool)
+        self.scheduler.add(sequences[0])
 
     # ------------------------------------------------------------------ texts
 
@@ -594,10 +602,10 @@ class LLM:
             raise ValueError(
                 "stream yields one text that grows, not several: use generate, or add and step"
             )
-        sequence, completion = self._new_request(prompt, params, salt)
+        sequences, completion = self._new_request(prompt, params, salt)
         [output] = completion.outputs
         try:
-            self.soon(partial(self._start, sequence, completion))
+            self.soon(partial(self._start, sequences, completion))
             while not completion.finished:
                 self._step()
                 if piece := output.take():

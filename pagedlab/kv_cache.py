@@ -13,7 +13,6 @@ from pagedlab.arguments import integer, one_of
 from pagedlab.blocks import BlockCopy
 from pagedlab.kernels import compiles_for
 
-CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take no memory
 SIZES = "num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"
 DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64
 
@@ -51,20 +50,11 @@ class KVCache:
         sizes = num_layers, num_blocks, block_size, num_kv_heads, head_dim
         shape = [integer(name, size, 1) for name, size in zip(SIZES, sizes, strict=True)]
         one_of("dtype", dtype, DTYPES)
-        self.num_blocks = num_blocks
         self.block_size = block_size
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.bytes_per_block = 2 * self.keys[:, 0].nbytes  # keys and values of all layers
         self._in_triton = compiles_for(self.keys.device)  # one kernel for keys and values
-
-    def free_bytes(self) -> int:
-        """How many bytes another cache may take: on a GPU, its free memory."""
-        device = self.keys.device
-        if device.type != "cuda":
-            return CPU_KV_BYTES
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
         """Store the keys and values of T tokens in one layer.

@@ -22,10 +22,8 @@ from pagedlab.attention import PagedAttention
 from pagedlab.batch import Batch
 from pagedlab.kernels import choose_interpreter
 from pagedlab.kv_cache import KVCache
+from pagedlab.loading import TINY_MODEL as TINY_MODEL
 from pagedlab.loading import (
-    DEFAULT_MODEL,
-    MODEL_TYPES,
-    TINY_MODEL,
     choose_model,
     locate,
     no_collections,
@@ -33,17 +31,6 @@ from pagedlab.loading import (
     read_config,
     where_to_run,
 )
-
-__all__ = [
-    "DEFAULT_MODEL",
-    "MODEL_TYPES",
-    "TINY_MODEL",
-    "Model",
-    "Pages",
-    "is_one_prompt",
-    "load_model",
-    "paged_hook",
-]
 
 # Arguments of every attention call that change nothing here. Positions are part of the keys
 # already, and the others choose what the module returns.
@@ -139,7 +126,6 @@ class Model:
         module: the transformers module.
         tokenizer: the transformers tokenizer.
         name: the hub id, or the name of the folder.
-        reason: why this checkpoint was chosen.
         num_ranks: processes that share its heads, see recipes/ranks/.
         new_cache: makes a KV cache.
     """
@@ -147,7 +133,6 @@ class Model:
     module: Any
     tokenizer: Any
     name: str
-    reason: str
     num_ranks: int = 1
     new_cache: Callable[..., KVCache] = KVCache
 
@@ -251,13 +236,15 @@ class Model:
         Raises:
             ValueError: If it is none of these, or has an id that is not in the vocabulary.
         """
-        # verbose=False: a prompt that is too long gets our error, not a warning of transformers.
+        is_chat = isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+        if is_chat:
+            prompt = self._apply_chat_template(prompt)
         if isinstance(prompt, str):
             text = valid_text("the prompt", prompt)
-            prompt = self.tokenizer(text, verbose=False)["input_ids"]
-        elif isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
-            text = valid_text("the chat", self._apply_chat_template(prompt))
-            prompt = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            # A chat has its special tokens already. A prompt that is too long gets our error, and
+            # with verbose=False no warning of transformers.
+            encoded = self.tokenizer(text, add_special_tokens=not is_chat, verbose=False)
+            prompt = encoded["input_ids"]
         last = self.vocab_size - 1
         return token_id_list("the prompt", prompt, last, "a text, a list of chat messages or ")
 
@@ -312,7 +299,7 @@ def load_model(
     verbose: bool = True,
     prepare: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Load a checkpoint whose model_type is in `MODEL_TYPES`.
+    """Load a checkpoint whose model_type is in `loading.MODEL_TYPES`.
 
     The weights are safetensors or GGUF. Nothing is downloaded, and no code from the hub is run.
 
@@ -347,7 +334,7 @@ def load_model(
     _check_weights(source, report)
     is_path = os.path.exists(os.path.expanduser(source))
     name = Path(source).name if is_path else source
-    model = Model(module, read("Tokenizer", source), name, reason)
+    model = Model(module, read("Tokenizer", source), name)
     if prepare:
         prepare(module)
     module.to(target).eval()

@@ -19,18 +19,13 @@ class NewTokens:
     """The next tokens of one sequence.
 
     Args:
-        token_ids: its next token; `NO_TOKEN` if its logits are not finite. After it, a token for
-            each sample that is forked from the sequence, or one after each guess.
+        token_ids: its next token, and one after each guess; `NO_TOKEN` if logits are not finite.
         reports: the log-probability of each token, before temperature and `adjust`, and the
             likeliest tokens; empty unless the request asks for them.
     """
 
     token_ids: list[int] = field(default_factory=list)
     reports: list[TokenLogprob] = field(default_factory=list)
-
-    def part(self, start: int, stop: int) -> NewTokens:
-        """Some of the tokens."""
-        return NewTokens(self.token_ids[start:stop], self.reports[start:stop])
 
 
 @dataclass
@@ -69,12 +64,13 @@ class Output:
     def _read(self) -> None:
         self.detokenizer.read(self.token_ids, self.finish_reason is not None)
 
-    def extend(self, new: NewTokens, ends: frozenset[int]) -> int:
+    def extend(self, new: NewTokens, ends: frozenset[int], most: int) -> int:
         """Add new tokens up to the first one that ends the text. Return how many were added.
 
         Args:
             new: the tokens.
             ends: tokens that end a text.
+            most: tokens of the text, at most.
         """
         before = len(self.token_ids)
         for token in new.token_ids:
@@ -83,28 +79,22 @@ class Output:
                 self.error = NOT_FINITE
                 break
             self.token_ids.append(token)
-            if self._is_end(token, ends):
+            if len(self.token_ids) >= most:
+                self.finish_reason = "length"
+            if token in ends or self._is_stopped():
                 self.finish_reason = "stop"
+            if self.finish_reason is not None:
                 break
         count = len(self.token_ids) - before
         if self.logprobs is not None:
             self.logprobs += new.reports[:count]
         return count
 
-    def _is_end(self, token: int, ends: frozenset[int]) -> bool:
-        """Whether a new token ends the text: one of `ends`, or the last of a stop string."""
+    def _is_stopped(self) -> bool:
+        """Whether a stop string ends the text. Text is read for that only if there is one."""
         if self.detokenizer.stop:
             self._read()
-        return token in ends or self.detokenizer.stopped
-
-    def finish(self, reason: str) -> str:
-        """End the output, and return why. A stop string may end in the rest of the text."""
-        self.finish_reason = reason
-        if self.detokenizer.stop and reason == "length":
-            self._read()
-            if self.detokenizer.stopped:
-                self.finish_reason = "stop"
-        return self.finish_reason
+        return self.detokenizer.stopped
 
     def __repr__(self) -> str:
         return (

@@ -31,13 +31,11 @@ class NextToken(NamedTuple):
     Args:
         row: the index of its row of logits.
         sequence: whose next token it is.
-        seed: what it is sampled with.
         position: the position of the new token in the sequence.
     """
 
     row: int
     sequence: Sequence
-    seed: int
     position: int
 
 
@@ -48,18 +46,15 @@ Sampler = Callable[[Tensor, Seq[SamplingParams], Seq[float]], Tensor]
 def next_tokens(chunks: Iterable[Chunk]) -> list[NextToken]:
     """The tokens to sample in a step, in the order of the chunks.
 
-    The last row of a prompt is sampled once more for each sample that is to be forked.
+    The last row of a prompt is sampled for each of its samples.
     """
     wanted = list[NextToken]()
     row = 0
     for chunk in chunks:
-        sequence = chunk.sequence
         for position in range(chunk.stop - chunk.num_rows + 1, chunk.stop + 1):
-            wanted.append(NextToken(row, sequence, sequence.seed, position))
+            for sequence in (chunk.sequence, *chunk.sequence.forks):
+                wanted.append(NextToken(row, sequence, position))
             row += 1
-        if chunk.reaches_end:
-            for nth in range(1, 1 + sequence.num_to_fork):
-                wanted.append(NextToken(row - 1, sequence, sequence.seed + nth, chunk.stop))
     return wanted
 
 
@@ -76,14 +71,10 @@ def sample_chunks(
     wanted = next_tokens(chunks)
     if not wanted:
         return {}
-    if len(wanted) > len(logits):  # a row is sampled once more for each fork
+    if len(wanted) > len(logits):  # that of a prompt is sampled for several sequences
         logits = logits[[each.row for each in wanted]]
     params = [each.sequence.params for each in wanted]
-    # Temperature 0 draws nothing.
-    numbers = [
-        uniform(each.seed, each.position) if each.sequence.params.temperature else 0.0
-        for each in wanted
-    ]
+    numbers = [uniform(each.sequence.seed, each.position) for each in wanted]
     tokens = sample(_adjust(logits, wanted), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
     for i, (each, token) in enumerate(zip(wanted, tokens, strict=True)):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pagedlab.arguments import integer
@@ -45,7 +45,7 @@ class Sequence:
         seed: what its tokens are sampled with.
         salt: prompts share cached blocks only with prompts of the same salt.
         nth: 0, or the number of the sample, if several continue the prompt.
-        num_to_fork: samples that are forked from it as soon as its prompt has been computed.
+        forks: further samples of its prompt, which wait until the prompt has been computed.
         finish_reason: "stop", "length", "abort" or "error"; None while it grows.
     """
 
@@ -58,7 +58,7 @@ class Sequence:
     seed: int = 0
     salt: str | None = None
     nth: int = 0
-    num_to_fork: int = 0
+    forks: list[Sequence] = field(default_factory=list)
     finish_reason: str | None = None
 
     def __repr__(self) -> str:
@@ -93,17 +93,6 @@ class Sequence:
         """The tokens at positions start, ..., stop - 1, as far as it has them."""
         return self.token_ids[start:stop]
 
-    def fork(self, nth: int) -> Sequence:
-        """Another sample of the same prompt, over the same blocks."""
-        return replace(
-            self,
-            table=self.table.fork(),
-            token_ids=self.token_ids[:],
-            seed=self.seed + nth,
-            nth=nth,
-            num_to_fork=0,
-        )
-
 
 class Chunk(NamedTuple):
     """Tokens start, ..., stop - 1 of a sequence, which a step computes. They have slots already.
@@ -122,13 +111,11 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of logits that are sampled: for the last known token, and for each guess."""
-        return max(0, self.stop - self.sequence.length + 1)
+        """Rows of logits that are sampled: for the last known token, and for each guess.
 
-    @property
-    def reaches_end(self) -> bool:
-        """Whether the chunk reaches the last known token, so that the next one can be sampled."""
-        return self.stop >= self.sequence.length
+        There is none if the chunk ends before the last known token.
+        """
+        return max(0, self.stop - self.sequence.length + 1)
 
     @property
     def token_ids(self) -> list[int]:
@@ -198,7 +185,7 @@ class Scheduler:
         and for one more block a sequence. Without the last, it would be preempted as soon as a
         sequence starts its next block.
         """
-        free = self.pool.num_free - self.num_lacking() - 1 - sequence.num_to_fork
+        free = self.pool.num_free - self.num_lacking() - 1 - len(sequence.forks)
         need = blocks_for(sequence.length, self.pool.block_size)
         if need > free and self.prefix_cache is not None:
             need -= self.prefix_cache.num_shared(sequence.token_ids, salt=sequence.salt)
@@ -225,9 +212,10 @@ class Scheduler:
                 f"prompt tokens, up to {sequence.max_tokens} new ones) and the pool has "
                 f"{self.pool.num_blocks}"
             )
-        if sequence.num_to_fork >= self.max_sequences:
+        num_samples = sequence.params.n
+        if num_samples > self.max_sequences:
             raise ValueError(
-                f"{1 + sequence.num_to_fork} samples of one prompt begin side by side and the "
+                f"{num_samples} samples of one prompt begin side by side and the "
                 f"engine takes {self.max_sequences}"
             )
 
@@ -242,10 +230,7 @@ class Scheduler:
         preempted, waiting ones are admitted.
 
         Returns:
-            The plan. It has no chunks if there is nothing to compute.
-
-        Raises:
-            OutOfBlocks: If there are sequences, and none of them can advance.
+            The plan. It has no chunks if there is nothing to compute, or if no sequence can go on.
         """
         self.plan = Plan()
         self.budget = self.max_batch_tokens
@@ -253,7 +238,6 @@ class Scheduler:
         for chunk in self.plan.chunks:
             self.register(chunk)
         self.admit_waiting()
-        self.raise_if_stuck()
         return self.plan
 
     def continue_running(self) -> None:
@@ -277,23 +261,12 @@ class Scheduler:
             else:
                 self.preempt(sequence)
 
-    def raise_if_stuck(self) -> None:
-        """Raise `OutOfBlocks` if there are sequences and none of them can advance."""
-        if self.plan.chunks or not any(self.queues().values()):
-            return
-        raise OutOfBlocks(
-            f"no request can go on, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
-            "free: release the blocks that are held outside the engine, or correct a policy that "
-            "admits no request"
-        )
-
-    def fork(self, sequence: Sequence) -> list[Sequence]:
-        """Fork the samples of a prompt that has been computed. They run at once."""
-        children = [sequence.fork(nth) for nth in range(1, 1 + sequence.num_to_fork)]
-        sequence.num_to_fork = 0
-        for child in children:
-            insort(self.running, child, key=self.order)
-        return children
+    def fork(self, sequence: Sequence) -> None:
+        """Give further samples of a prompt that has been computed its blocks. They run at once."""
+        for sample in sequence.forks:
+            sample.table = sequence.table.fork()
+            insort(self.running, sample, key=self.order)
+        sequence.forks = []
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence, finished or not, and free its blocks."""
@@ -374,21 +347,19 @@ class Scheduler:
 
     def has_room_for(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence may run now: enough sequences and blocks are free."""
-        if self.num_sequences() + 1 + sequence.num_to_fork > self.max_sequences:
+        if self.num_sequences() + 1 + len(sequence.forks) > self.max_sequences:
             return False
         # Alone it fits: `check` has seen to that.
         return not self.running or self.may_admit(sequence)
 
     def num_sequences(self) -> int:
         """The running sequences, and those that are forked from them later."""
-        return len(self.running) + sum([each.num_to_fork for each in self.running])
+        return len(self.running) + sum([len(each.forks) for each in self.running])
 
     def num_lacking(self) -> int:
         """Blocks that running sequences lack for the tokens they have, and one a sequence.
 
         The one is for tokens that the sequence is about to write.
         """
-        size = self.pool.block_size
-        tables = sum(len(sequence.table.block_ids) for sequence in self.running)
-        needed = sum(blocks_for(sequence.length, size) for sequence in self.running)
-        return needed - tables + self.num_sequences()
+        lacking = sum(each.table.needs(each.num_uncomputed) for each in self.running)
+        return lacking + self.num_sequences()

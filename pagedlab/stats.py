@@ -14,7 +14,6 @@ class Stats:
     Args:
         num_blocks: blocks of the pool.
         bytes_per_block: bytes of a block's keys and values in all layers.
-        blocks_used: blocks in use now.
         blocks_peak: the largest number of blocks in use.
         steps: forward passes.
         prompt_tokens: prompt tokens that were computed; recomputed ones count again.
@@ -26,7 +25,6 @@ class Stats:
 
     num_blocks: int
     bytes_per_block: int
-    blocks_used: int = 0
     blocks_peak: int = 0
     steps: int = 0
     prompt_tokens: int = 0

@@ -21,7 +21,7 @@ def penalties_of(params: SamplingParams) -> Penalties | None:
 
 def can_run_ahead(sequence: Sequence) -> bool:
     """Whether the device can compute and sample for a sequence without the host."""
-    return not sequence.num_to_fork and not wants_host(sequence.params)
+    return not sequence.forks and not wants_host(sequence.params)
 
 
 def wants_host(params: SamplingParams) -> bool:

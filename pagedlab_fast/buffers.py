@@ -227,10 +227,9 @@ class HostBuffers(StepBuffers):
         A padded token stores nothing, and a padded row sees nothing.
         """
         flat = flatten_chunks(chunks)
-        last_rows = list[int]()
-        for chunk, end in zip(chunks, flat.starts[1:], strict=True):
-            num_rows = 1 if shape.is_sampled else chunk.num_rows
-            last_rows += range(end - num_rows, end)
+        last_rows = flat.last_rows
+        if shape.is_sampled:  # one a chunk, which only counts if the chunk reaches the end
+            last_rows = [end - 1 for end in flat.starts[1:]]
         inputs = self.inputs(shape).batch
         _write(inputs.token_ids, flat.token_ids)
         _write(inputs.positions, flat.positions)

@@ -92,7 +92,7 @@ class FastRunner(EagerRunner):
             return
         scheduler = self.llm.scheduler
         num_steps = self._num_steps(plan)
-        if num_steps > 1 and all(chunk.reaches_end for chunk in plan.chunks):
+        if num_steps > 1 and all(chunk.num_rows for chunk in plan.chunks):
             plan.chunks = scheduler.reserve_ahead(plan.chunks, num_steps - 1)
         before = self.launched[-1][1] if self.launched else None
         window = self.decoder.launch(plan.chunks, before)

@@ -76,11 +76,6 @@ class FastScheduler(Scheduler):
             self._prompt_budget -= before - self.budget
         return has_slots
 
-    def raise_if_stuck(self) -> None:
-        """Raise `OutOfBlocks` if nothing can advance, and no window in flight may change that."""
-        if not self.in_flight:
-            super().raise_if_stuck()
-
     def has_room_for(self, sequence: Any) -> bool:
         """Whether a waiting sequence may run now. Its pending tokens must be known.
 

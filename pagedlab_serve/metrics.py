@@ -14,10 +14,7 @@ GAUGES: dict[str, tuple[str, Read]] = {
     "requests_waiting": ("requests before their first step", lambda engine, llm: engine.waiting),
     "requests_running": ("requests after it", lambda engine, llm: engine.running),
     "blocks": ("blocks in the pool", lambda engine, llm: llm.pool.num_blocks),
-    "blocks_used": (
-        "blocks with a reference",
-        lambda engine, llm: llm.pool.num_blocks - llm.pool.num_free,
-    ),
+    "blocks_used": ("blocks with a reference", lambda engine, llm: llm.pool.num_used),
     "blocks_cached": ("blocks kept without one", lambda engine, llm: llm.pool.num_cached),
 }
 

@@ -10,7 +10,8 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from pagedlab import LLM
-from pagedlab.model import MODEL_TYPES, load_model
+from pagedlab.loading import MODEL_TYPES
+from pagedlab.model import load_model
 from pagedlab.recipes.logprobs import score
 from support.checkpoints import random_checkpoint, small_config
 from support.engines import exactly, ids_of, poison

@@ -225,7 +225,7 @@ TestBlocks = LONG_RUN(BlockMachine.TestCase)
         (lambda table: table.pool.allocate(), OutOfBlocks, "all 2 are in use"),
         (lambda table: table.truncate(9), ValueError, "cannot truncate to 9 tokens: the table holds 8"),
         (lambda table: table.slot(8), IndexError, "tokens 8 to 8 are not among the 8"),
-        (lambda table: table.pool.subscribe(3), ValueError, "^callback must be a function, got 3$"),
+        (lambda table: table.pool.subscribe(3), ValueError, "^callback must be a function to call, got 3$"),
         (lambda _: type("Half", (Pool,), {})(), TypeError, r"Half .*allocate.*num_free.*refcount.*release.*share"),
         (lambda table: table.pool.check([]), InvariantError, "block 0 counts 1 but 0 tables list it"),
         (lambda table: table.pool.check([table, table]), InvariantError, "block 0 counts 1 but 2 tables"),

@@ -273,7 +273,7 @@ def test_prompts_of_all_kinds(tiny):
         ([5, 10**9], "a token id in the prompt must be a whole number from 0 to 4095, got 1000000000"),
         ([{"role": "user", "content": 5}], "cannot take these messages .* a content that is a text"),
         ("caf\udce9", "the prompt must be valid Unicode"),
-        ([{"role": "user", "content": "caf\udce9"}], "the chat must be valid Unicode"),
+        ([{"role": "user", "content": "caf\udce9"}], "the prompt must be valid Unicode"),
         ([5] * 100_000, "the prompt has 100000 tokens and .* shorten it"),
         ([5] * 200, r"needs \d+ blocks of 4 tokens \(200 prompt tokens, up to \d+ new ones.* and the pool has 20"),
     ],
@@ -335,7 +335,7 @@ def test_blocks_for_as_many_texts_as_may_run(tiny):
     assert LLM(tiny, max_sequences=2).pool.num_blocks == 2 * blocks_for(tiny.max_length, 16)
 
 
-def test_on_a_gpu_the_work_of_a_step_takes_its_part(tiny):
+def test_on_a_gpu_its_free_memory_counts_with_what_torch_holds_and_the_work_of_a_step_takes_its_part(tiny, monkeypatch):
     work = tiny.working_bytes(1000, 256)
     cache = tiny.kv_cache(1, 16)
     llm = object.__new__(LLM)
@@ -343,9 +343,15 @@ def test_on_a_gpu_the_work_of_a_step_takes_its_part(tiny):
     llm.model = SimpleNamespace(
         device=torch.device("cuda"), kv_cache=lambda *sizes: cache, working_bytes=tiny.working_bytes, max_length=2**40
     )
-    cache.free_bytes = lambda: (work + 7.5 * cache.bytes_per_block) / GPU_MEMORY
+
+    def leave(blocks):
+        free = (work + blocks * cache.bytes_per_block) / GPU_MEMORY
+        for name, told in {"mem_get_info": (free - 6, 80 << 30), "memory_reserved": 9, "memory_allocated": 3}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
+
+    leave(7.5)
     assert llm.blocks_that_fit() == 7
-    cache.free_bytes = lambda: (work + cache.bytes_per_block / 2) / GPU_MEMORY
+    leave(0.5)
     with refused("a step of 1,000 tokens leaves no memory for a block"):
         llm.blocks_that_fit()
 

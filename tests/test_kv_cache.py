@@ -1,7 +1,5 @@
 """The tensors behind the blocks: writes by slot, copies of whole blocks."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -64,13 +62,3 @@ def test_writes_land_in_their_slots_and_nowhere_else(data, length):
 def test_a_cache_has_a_float_dtype(dtype):
     with refused("^dtype must be one of torch.float32, "):
         KVCache(1, 1, 1, 1, 1, dtype=dtype)
-
-
-def test_on_a_gpu_its_free_memory_counts_and_what_torch_holds_in_reserve(monkeypatch):
-    all_told = {"mem_get_info": (3 << 30, 80 << 30), "memory_reserved": 9 << 30, "memory_allocated": 8 << 30}
-    for name, told in all_told.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *device, told=told: told)
-    cache = KVCache(1, 1, 1, 1, 1)
-    assert cache.free_bytes() == 1 << 30
-    cache.keys = SimpleNamespace(device=torch.device("cuda"))
-    assert cache.free_bytes() == 4 << 30

@@ -112,7 +112,7 @@ def test_what_is_downloaded_is_the_model(cache, tiny, monkeypatch):
     assert not (folder / "README.md").exists()
     assert (folder / "chat_template.jinja").exists()
     model = load_model(device="cpu", dtype="float32", verbose=False)
-    assert (model.name, model.reason) == (DEFAULT_MODEL, CACHED)
+    assert model.name == DEFAULT_MODEL
     assert_same_weights(model, tiny)
 
 
@@ -277,7 +277,7 @@ def test_templates_that_do_not_work(template, spoilt):
 def test_end_of_text_tokens(tiny, config, tokenizer, expected, monkeypatch):
     monkeypatch.setattr(tiny.module.generation_config, "eos_token_id", config)
     kind = type("Tokenizer", (), {"eos_token_id": tokenizer})
-    assert Model(tiny.module, kind(), "", "").eos_token_ids == expected
+    assert Model(tiny.module, kind(), "").eos_token_ids == expected
 
 
 def test_stock_attention_ends_with_its_block(tiny):

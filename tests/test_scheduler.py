@@ -33,7 +33,7 @@ def check(scheduler, plan, others):
     assert scheduler.budget == scheduler.max_batch_tokens - num_tokens >= 0
     assert all(chunk.stop > chunk.start for chunk in chunks), "a chunk without a token"
     assert len({chunk.sequence for chunk in chunks}) == len(chunks)
-    assert sum(1 + each.num_to_fork for each in scheduler.running) <= scheduler.max_sequences
+    assert sum(1 + len(each.forks) for each in scheduler.running) <= scheduler.max_sequences
     live = [each for queue in queues.values() for each in queue]
     scheduler.pool.check([*(each.table for each in live), others])
     waiting = [each for name in queues if name != "running" for each in queues[name]]
@@ -233,12 +233,11 @@ def test_copies_of_a_preempted_sequence_are_not_made(kind):
     """And what was to be copied is not there to be swapped. The others go on, one of them in the block that it got."""
     pool = BlockPool(4, 4)
     scheduler = type("Policy", (OldestGivesWay, kind), {})(pool, 100, 10)
-    first, other = sequence_of(pool, [1] * 6), sequence_of(pool, [2] * 4, 1)
+    first, sample, other = (sequence_of(pool, ids, i) for i, ids in enumerate(([1] * 7, [1] * 7, [2] * 5)))
     first.table.append(6)
+    sample.table = first.table.fork()
     other.table.append(4)
-    scheduler.running += [first, first.fork(1), other]
-    for sequence in scheduler.running:
-        sequence.token_ids.append(3)
+    scheduler.running += [first, sample, other]
     plan = scheduler.schedule()
     assert (plan.preempted, plan.copies) == ({first: "recompute"}, [])
     assert [chunk.sequence for chunk in plan.chunks] == scheduler.running
@@ -249,7 +248,6 @@ def test_copies_of_a_preempted_sequence_are_not_made(kind):
 
 def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
     """So a device works while the host plans a large step, and who reads waits for few of others' tokens."""
-    options = {"kind": pagedlab_fast.LLM, "runner": EagerRunner, "prefix_caching": False}
 
     def sizes(llm, steps):
         found = []
@@ -258,8 +256,8 @@ def test_a_first_step_and_one_that_somebody_reads_have_few_prompt_tokens(tiny):
             found.append([chunk.stop - chunk.start for chunk in llm.plan.chunks])
         return found
 
-    llm = toy(tiny, max_batch_tokens=30, max_prompt_tokens=4, **options)
-    llm.add([1] * 9, exactly(5))
-    assert sizes(llm, 2) == [[4], [5]], "nobody waits yet"
-    llm.add([2] * 10, exactly(5))
-    assert sizes(llm, 3) == [[1, 4], [1, 4], [1, 2]]
+    llm = toy(tiny, max_batch_tokens=30, prefix_caching=False, **FAST)
+    llm.add([1] * 8, exactly(5))
+    assert sizes(llm, 2) == [[3], [5]], "nobody waits yet"
+    llm.add([2] * 8, exactly(5))
+    assert sizes(llm, 3) == [[1, 3], [1, 3], [1, 2]]

@@ -37,7 +37,7 @@ def noisy(tiny):
     with torch.no_grad():
         for weight in module.parameters():
             weight += 0.15 * weight.std() * torch.randn(weight.shape, generator=generator)
-    return Model(module, tiny.tokenizer, "noisy", "a test")
+    return Model(module, tiny.tokenizer, "noisy")
 
 
 @pytest.fixture(params=["lookup", "itself", "noisy"])
@@ -172,6 +172,6 @@ def test_look_up(tokens, limit, expected):
 
 
 def test_what_cannot_speculate(tiny):
-    other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other", "a test")
+    other = Model(tiny.module, type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}})(), "other")
     with refused("other cannot draft for tiny-qwen2: their vocabularies differ"):
         SpeculativeLLM(tiny, num_blocks=8, drafter=DraftModel(other))

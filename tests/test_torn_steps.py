@@ -214,7 +214,7 @@ def test_a_scheduler_that_plans_nothing_is_named(tiny):
             return Plan()
 
     llm = toy(tiny, scheduler=Idle)
-    with pytest.raises(RuntimeError, match="the scheduler planned nothing, and requests are not finished"):
+    with pytest.raises(RuntimeError, match="no request can go on"):
         llm.generate([PROMPT], PLAIN)
     assert llm.num_unfinished == 0
 

@@ -113,20 +113,7 @@ def paged_attention(
         ValueError: If the shapes do not fit together. The numbers in the batch are not checked,
             because a GPU would have to wait for the answer.
     """
-    check_shapes(q, k_cache, v_cache, block_tables, seq_lens, query_starts)
-    attend = get_backend(backend)
-    return attend(q, k_cache, v_cache, block_tables, seq_lens, query_starts, scale)
-
-
-def check_shapes(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    seq_lens: Tensor,
-    query_starts: Tensor,
-) -> None:
-    """Raise `ValueError` if the shapes of the arguments of `paged_attention` do not fit."""
+    tensors = q, k_cache, v_cache, block_tables, seq_lens, query_starts
     fit = (
         (q.ndim, k_cache.ndim, block_tables.ndim) == (3, 4, 2)
         and k_cache.shape == v_cache.shape
@@ -136,12 +123,12 @@ def check_shapes(
         and query_starts.shape == (len(block_tables) + 1,)
     )
     if not fit:
-        tensors = q, k_cache, v_cache, block_tables, seq_lens, query_starts
         raise ValueError(
             "the shapes must be q [T, Hq, D], both caches [num_blocks, block_size, Hkv, D], "
             "block_tables [B, M], seq_lens [B] and query_starts [B + 1], with Hq a multiple of "
             f"Hkv; they are {[list(tensor.shape) for tensor in tensors]}"
         )
+    return get_backend(backend)(*tensors, scale)
 
 
 def paged_decode(

@@ -141,6 +141,4 @@ def over_sequences(attend: OneSequence) -> Callable[..., Tensor]:
                 out[start:stop] = attend(queries, k_cache, v_cache, block_ids, seq_len, scale)
         return out
 
-    batched.__name__ = attend.__name__
-    batched.__doc__ = attend.__doc__
     return batched

@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from pagedlab.kernels.plan import Plan, launch_plan, overlaps, padded, query_tiles
+from pagedlab.kernels.plan import launch_plan, overlaps, padded, query_tiles
 from pagedlab.kernels.runtime import INTERPRETED, on_device_of, power_of_two, tl, triton
 
 # Up to this many sequences decode_kernel starts early. With more, early programs would fill some
@@ -320,15 +320,10 @@ def triton_attention(
     seq_lens: Tensor,
     query_starts: Tensor,
     scale: float | None = None,
-    *,
-    plan: Plan | None = None,
 ) -> Tensor:
     """Compute `paged_attention` on an NVIDIA GPU, or on a CPU in Triton's interpreter.
 
-    The host reads no value from the device. The other arguments are those of `paged_attention`.
-
-    Args:
-        plan: how the call is launched; None for `launch_plan`.
+    The host reads no value from the device. The arguments are those of `paged_attention`.
 
     Returns:
         [T, Hq, D]. Rows after the last query of the last sequence are not written.
@@ -344,7 +339,7 @@ def triton_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if num_tokens == 0 or num_sequences == 0:
         return out
-    plan = plan or launch_plan(q, k_cache, block_tables)
+    plan = launch_plan(q, k_cache, block_tables)
     few, many, splits = plan.few, plan.many, plan.splits
     group = num_heads // kv_heads
     dim = padded(head_dim)

@@ -3,8 +3,6 @@
 This is decided when triton is first imported, so every kernel imports it from here.
 """
 
-import contextlib
-
 import torch
 
 from pagedlab.kernels import choose_interpreter
@@ -14,9 +12,9 @@ choose_interpreter()
 import triton  # noqa: E402 - after the choice
 import triton.language as tl  # noqa: E402
 
-__all__ = ["INTERPRETED", "on_device_of", "power_of_two", "tl", "triton"]
-
 INTERPRETED: bool = triton.knobs.runtime.interpret
+# Triton launches kernels on the current GPU, so a tensor's must be that.
+on_device_of = torch.cuda.device_of
 
 _version = [int(part) for part in triton.__version__.split(".")[:2]]
 
@@ -32,11 +30,6 @@ if INTERPRETED is True and _version < [3, 7]:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     _parts["_patch_lang_tensor"] = _with_index
-
-
-def on_device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
-    """Make the tensor's GPU the current one, because Triton launches kernels there."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def power_of_two(n: int) -> int:

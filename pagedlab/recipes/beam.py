@@ -24,9 +24,8 @@ from torch import Tensor
 from pagedlab.arguments import integer, real
 from pagedlab.batch import build_batch
 from pagedlab.blocks import OutOfBlocks
-from pagedlab.detokenizer import Detokenizer
 from pagedlab.engine import LLM, Prompt
-from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output
+from pagedlab.outputs import NOT_FINITE, WAS_RESET, Output, new_output
 from pagedlab.sampling_params import SamplingParams
 from pagedlab.scheduler import Plan, Scheduler, Sequence
 
@@ -201,10 +200,11 @@ class BeamSearch:
     def end(self, beam: Beam) -> None:
         """Note a beam that has ended."""
         reason = "stop" if beam.token_ids[-1] in self.end_tokens else "length"
-        prompt_ids = beam.token_ids[: beam.num_prompt_tokens]
-        detokenizer = Detokenizer(self.llm.model.tokenizer.backend_tokenizer.decode, prompt_ids)
-        output = Output(detokenizer, beam.output_ids, reason, score=self.score(beam))
-        self.ended.append((self.score(beam), output))
+        output = new_output(beam, self.llm.model.tokenizer)
+        output.token_ids = beam.output_ids
+        output.finish_reason = reason
+        output.score = self.score(beam)
+        self.ended.append((output.score, output))
 
     def score(self, beam: Beam) -> float:
         """The score of a beam at its present length."""

@@ -343,7 +343,8 @@ class SpeculativeLLM(LLM):
         if probs:
             kept = _accept(chunk, logits, sampled, probs)
         else:  # the drafter is certain
-            kept = sampled.part(0, _num_equal(chunk.guesses, sampled.token_ids) + 1)
+            count = _num_equal(chunk.guesses, sampled.token_ids) + 1
+            kept = NewTokens(sampled.token_ids[:count], sampled.reports[:count])
         num_kept = len(kept.token_ids)
         sequence.table.truncate(len(sequence.token_ids) + num_kept - 1)
         self.stats.drafts += 1
@@ -355,8 +356,8 @@ class SpeculativeLLM(LLM):
 def _is_decoding(chunk: Chunk) -> bool:
     """Whether a chunk is the last token of a sequence that may have a draft."""
     sequence = chunk.sequence
-    is_plain = not sequence.num_to_fork and sequence.params.adjust is None
-    return is_plain and chunk.reaches_end and chunk.stop - chunk.start == 1
+    is_plain = not sequence.forks and sequence.params.adjust is None
+    return is_plain and chunk.num_rows == chunk.stop - chunk.start == 1
 
 
 def _num_equal(a: Seq[int], b: Seq[int]) -> int:

@@ -110,7 +110,7 @@ def small_model(tiny, heads, kv_heads, dim):
         eos_token_id=3,
         attn_implementation="pagedlab",
     )
-    return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small", "a test")
+    return Model(Qwen2ForCausalLM(config).to(torch.bfloat16).eval(), tiny.tokenizer, "small")
 
 
 def engine_of(model, tokens, texts, fused=True, drafts=False):
@@ -163,7 +163,7 @@ def ask_for_everything(llm, shapes, copies):
         for p in params:
             chunks = [Chunk(sequence_of(llm.pool, [1, 2], i, params=p), 1, 2) for i in range(rows)]
             sample_chunks(logits, chunks, sample_rows)
-            chunks[0].sequence.num_to_fork = 1
+            chunks[0].sequence.forks = [chunks[0].sequence]
             sample_chunks(logits, chunks, sample_rows)
     for n in range(1, 10) if copies else ():
         llm.cache.copy_blocks([BlockCopy(i, 100 + i) for i in range(n)])

@@ -53,7 +53,7 @@ def model_of(heads, *, bias, seed):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     AttentionInterface.register("pagedlab", paged_hook)
     module.set_attn_implementation("pagedlab")
-    return Model(module.to(DEVICE).eval(), None, "random", "")
+    return Model(module.to(DEVICE).eval(), None, "random")
 
 
 def behind(tensor):
@@ -120,7 +120,7 @@ def test_half_precision_is_as_close_to_the_truth_as_on_the_general_path(rows, se
     model, attend = model_of(SEVEN, bias=True, seed=seed), get_backend("triton")
     for parameter in model.module.parameters():
         parameter.data = parameter.data.to(HALF)
-    exact = Model(deepcopy(model.module).float(), None, "the same numbers in fp32", "")
+    exact = Model(deepcopy(model.module).float(), None, "the same numbers in fp32")
     cache, batch = decodes(model, rows, 0, seed)
     exact_cache = exact.kv_cache(4 * rows, BLOCK_SIZE)
     exact_cache.keys.copy_(cache.keys)

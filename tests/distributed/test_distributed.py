@@ -69,7 +69,7 @@ def test_each_rank_holds_its_heads_of_the_same_blocks(tiny):
 
 
 def test_the_pool_fits_the_rank_with_the_least_memory(monkeypatch):
-    monkeypatch.setattr("pagedlab.kv_cache.CPU_KV_BYTES", 1 << 31)  # on rank 0; it is half of that on rank 1
+    monkeypatch.setattr("pagedlab.engine.CPU_KV_BYTES", 1 << 31)  # on rank 0; it is half of that on rank 1
     with two(TensorParallelLLM, None, max_sequences=10_000) as llm:
         assert llm.num_blocks == (1 << 30) // llm.cache.bytes_per_block
 

@@ -104,7 +104,7 @@ class FakeDevice:
         for sequence in [plan.sequence for plan in plans]:
             latest = before.twins.get(sequence, sequence) if before else sequence
             twins[sequence] = replace(
-                latest, token_ids=latest.token_ids[:], table=sequence.table, num_pending=0, num_to_fork=0
+                latest, token_ids=latest.token_ids[:], table=sequence.table, num_pending=0, forks=[]
             )
         for step in range(1 + max(plan.chunk.stop - plan.first_stop for plan in plans)):
             self._step([self._chunk(plan, twins[plan.sequence], step) for plan in plans])

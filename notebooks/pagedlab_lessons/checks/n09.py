@@ -72,7 +72,7 @@ class ToyEngine:
         self.plan = plan = _checked(self.scheduler.schedule())
         for chunk in plan.chunks:
             sequence = chunk.sequence
-            if chunk.reaches_end:
+            if chunk.num_rows:
                 sequence.token_ids.append(chunk.stop)
                 if sequence.num_outputs >= sequence.max_tokens:
                     sequence.finish_reason = "length"
