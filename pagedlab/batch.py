@@ -81,8 +81,11 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
     flat = flatten_chunks(chunks)
     tables = [chunk.sequence.table.block_ids for chunk in chunks]
     width = max(len(block_ids) for block_ids in tables)
+    padded = np.zeros((len(tables), width), np.int32)  # row by row: NumPy reads nested lists slowly
+    for row, block_ids in zip(padded, tables, strict=True):
+        row[: len(block_ids)] = block_ids
 
-    def tensor(values: list[Any], dtype: type[np.signedinteger] = np.int64) -> Tensor:
+    def tensor(values: Any, dtype: type[np.signedinteger] = np.int64) -> Tensor:
         array = np.asarray(values, dtype)  # NumPy reads lists faster than torch
         return torch.from_numpy(array).to(device, non_blocking=True)
 
@@ -90,7 +93,7 @@ def build_batch(chunks: Seq[Chunk], device: torch.device) -> Batch:
         token_ids=tensor(flat.token_ids),
         positions=tensor(flat.positions),
         slots=tensor(flat.slots),
-        block_tables=tensor([ids + [0] * (width - len(ids)) for ids in tables], np.int32),
+        block_tables=tensor(padded, np.int32),
         seq_lens=tensor([chunk.stop for chunk in chunks], np.int32),
         query_starts=tensor(flat.starts, np.int32),
         last_rows=tensor(flat.last_rows),

@@ -74,7 +74,11 @@ def sample_chunks(
     if len(wanted) > len(logits):  # that of a prompt is sampled for several sequences
         logits = logits[[each.row for each in wanted]]
     params = [each.sequence.params for each in wanted]
-    numbers = [uniform(each.sequence.seed, each.position) for each in wanted]
+    # Temperature 0 draws nothing.
+    numbers = [
+        uniform(each.sequence.seed, each.position) if each.sequence.params.temperature else 0.0
+        for each in wanted
+    ]
     tokens = sample(_adjust(logits, wanted), params, numbers).tolist()
     sampled: dict[Sequence, NewTokens] = {}
     for i, (each, token) in enumerate(zip(wanted, tokens, strict=True)):

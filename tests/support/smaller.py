@@ -14,7 +14,7 @@ SMALLER = {
     "07": {"max_tokens=8,": "max_tokens=2,"},
     "09": {"first(60)": "first(9)"},
     "10": {"--requests 40 --shortest 8 --longest 256": "--requests 2 --shortest 2 --longest 5"},
-    "12": {"seconds=4": "seconds=0.2", "range(3)": "range(1)", "max_tokens=60": "max_tokens=16"},
+    "12": {"seconds=4": "seconds=0.2", "max_tokens=60": "max_tokens=16"},
     "13": {"range(100)": "range(2)"},
     "14": {"2.0], 60": "2.0], 6", "range(3)": "range(1)", "[200, 2000]": "[200, 300]"},
 }
