@@ -44,7 +44,7 @@ WORDS = {
     "07_the_paged_kernel": {
         "Run the folded cell: three sequences": "The picture shows three sequences"
     },
-    "08_qwen": {"Run the folded cell, press ▶": "Press ▶"},
+    "08_qwen": {"Run the folded cell and press ▶": "Press ▶"},
     "09_continuous_batching": {"Run the folded cell and press ▶": "Press ▶"},
     "10_serving_qwen": {"Run the folded cell. The GPU computes": "The GPU computes"},
     "11_two_devices": {"Run the folded cell and point at a block": "Point at (or tap) a block"},
