@@ -59,8 +59,8 @@ WORDS = {
     },
     "14_measuring_a_server": {
         "Run the folded cell and move `rate`: at": "Move `rate`: at",
-        'At 180, set `clock` to "admission" and look right. It is the same run, and the problem seems to be gone.': (
-            'At 180, set `clock` to "admission" and look right. It is the same run, and the problem seems to be gone: '
+        'At 180, set `clock` to "admission" and compare p99. It is the same run, and the problem seems to be gone.': (
+            'At 180, set `clock` to "admission" and compare p99. It is the same run, and the problem seems to be gone: '
             "p99 falls from 367 to 4 ms."
         ),
     },
