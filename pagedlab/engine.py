@@ -342,7 +342,8 @@ class LLM:
         # All forks come first. A sequence that ends with its first token frees its blocks, and its
         # forks share these blocks.
         for sequence in sampled:
-            self.scheduler.fork(sequence)
+            if sequence.forks:
+                self.scheduler.fork(sequence)
         now = time.perf_counter()
         new_tokens = sum(self._extend(sequence, new, now) for sequence, new in sampled.items())
         self.stats.record(plan, new_tokens)

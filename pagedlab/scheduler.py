@@ -277,7 +277,7 @@ class Scheduler:
         sequence.table.free()
 
     def queues(self) -> dict[str, Any]:
-        """The queues by name. Every unfinished sequence is in one of them."""
+        """The queues by name. Every unfinished sequence is in one, or is a fork of one that is."""
         return {"running": self.running, "waiting": self.waiting}
 
     # ------------------------------------------------------------------ slots and blocks
