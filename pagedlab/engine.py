@@ -51,6 +51,7 @@ CPU_KV_BYTES = 1 << 30  # default size on a CPU; blocks that are never used take
 GPU_MEMORY = 0.9  # share of a GPU's free memory for the blocks and the work of a step
 
 Prompt = str | list[int] | list[dict[str, str]]
+Sampling = SamplingParams | list[SamplingParams] | None
 Forward = Callable[..., Tensor]
 
 
@@ -529,11 +530,7 @@ class LLM:
     # ------------------------------------------------------------------ texts
 
     def generate(
-        self,
-        prompts: Prompt | list[Prompt],
-        sampling: SamplingParams | list[SamplingParams] | None = None,
-        *,
-        salt: str | None = None,
+        self, prompts: Prompt | list[Prompt], sampling: Sampling = None, *, salt: str | None = None
     ) -> list[Completion]:
         """Continue all prompts in one ragged batch and return their completions, in order.
 

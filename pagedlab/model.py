@@ -92,9 +92,7 @@ def paged_hook(
         ValueError: If an argument asks for an attention that is not computed here.
     """
     if pages is None:
-        raise ValueError(
-            "this model attends through blocks: call it with pages=..., as pagedlab.LLM does"
-        )
+        raise ValueError("this model attends through blocks: pass pages=..., as LLM does")
     refuse_unknown(attention_mask=attention_mask, **others)
     if not module.is_causal:
         raise ValueError("this model's attention is not causal, and paged attention is")

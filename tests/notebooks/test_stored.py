@@ -100,6 +100,17 @@ def test_the_source_that_is_shown_is_the_source_that_there_is(number):
 
 
 @pytest.mark.parametrize("number", BY_NUMBER)
+def test_no_notebook_dumps_source(number):
+    """25 lines of code a cell, 150 a notebook, and none after the section of the last exercise."""
+    shown = [SHOWN.sub("", text) for text in outputs(number) if SHOWN.match(text)]
+    lengths = [len(re.findall(r"^.*\S", re.sub(r'(?s)""".*?"""', "", code), re.MULTILINE)) for code in shown]
+    assert max(lengths, default=0) <= 25
+    assert sum(lengths) <= 150
+    *_, last = re.split(r"\n## (?:Exercise|Puzzle)", words(BY_NUMBER[number]))
+    assert "show_source(" not in last.partition("\n## ")[2]
+
+
+@pytest.mark.parametrize("number", BY_NUMBER)
 def test_a_cell_that_draws_a_figure_shows_it(number):
     for cell in cells_of(BY_NUMBER[number]):
         if cell.cell_type == "code" and re.search(r"^fig, .* = figure\(", cell.source, re.MULTILINE):
