@@ -62,16 +62,13 @@ def test_the_cells_are_those_that_ran(number):
 
 
 HEART = ("blocks", "prefix", "scheduler", "batch", "kv_cache", "sampling", "engine")
-# What no notebook needs to show: to print an object says what its `__repr__` returns, and the reference has the
-# arguments that `LLM.__init__` checks and keeps.
-NOT_SHOWN = {"BlockPool.__repr__", "BlockTable.__repr__", "PrefixCache.__repr__", "LLM.__repr__", "LLM.__init__"}
 
 
 def functions_of(module):
-    """The functions of a file, and the methods of its classes."""
+    """The functions of a file, and the methods of its classes, but for what `print` says of an object."""
     for node in ast.parse((ROOT / "pagedlab" / f"{module}.py").read_text(encoding="utf-8")).body:
         for each in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if isinstance(each, ast.FunctionDef):
+            if isinstance(each, ast.FunctionDef) and each.name != "__repr__":
                 yield f"pagedlab/{module}", each.name if each is node else f"{node.name}.{each.name}"
 
 
@@ -84,7 +81,8 @@ def test_every_function_of_the_engine_is_shown():
         for path, name in functions_of(module)
         if not shown & {(path, name), (path, name.split(".")[0])}
     }
-    assert missing == NOT_SHOWN, "a notebook shows each where its idea is built"
+    # The reference has the arguments that `LLM.__init__` checks and keeps.
+    assert missing == {"LLM.__init__"}, "a notebook shows each where its idea is built"
 
 
 @pytest.mark.parametrize("number", BY_NUMBER)
@@ -99,7 +97,7 @@ def test_the_source_that_is_shown_is_the_source_that_there_is(number):
             assert source.rstrip("\n") == present, f"{path}.py: {name} was changed after notebook {number} was run"
 
 
-@pytest.mark.parametrize("number", BY_NUMBER)
+@pytest.mark.parametrize("number", sorted(BY_NUMBER)[:15])  # 15 ends with the rest of our engine
 def test_no_notebook_dumps_source(number):
     """25 lines of code a cell, 150 a notebook, and none after the section of the last exercise."""
     shown = [SHOWN.sub("", text) for text in outputs(number) if SHOWN.match(text)]
