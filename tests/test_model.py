@@ -283,7 +283,7 @@ def test_end_of_text_tokens(tiny, config, tokenizer, expected, monkeypatch):
 def test_stock_attention_ends_with_its_block(tiny):
     with pytest.raises(RuntimeError, match="inside"), tiny.stock_attention():
         raise RuntimeError("inside")
-    with refused(r"call it with pages=\.\.\., as pagedlab\.LLM does"):
+    with refused(r"attends through blocks: pass pages=\.\.\., as LLM does"):
         tiny.module(torch.tensor([[1, 2]]))
 
 
