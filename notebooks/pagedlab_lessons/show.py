@@ -1,16 +1,20 @@
 """Show the package's own source in a notebook, so that what is discussed is what runs."""
 
 import inspect
+import re
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+REFERENCE = re.compile(r'\n\n *(Args|Returns|Raises):.*?\s*(?=""")', re.DOTALL)
 
+
+@dataclass
 class Source:
     """Python source that a notebook displays as highlighted code, and a terminal as text."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def __repr__(self) -> str:
         return self.text
@@ -27,6 +31,8 @@ class Source:
 def show_source(*objects: Any) -> Source:
     """Return the source of classes, functions, methods or Triton kernels, each with its file.
 
+    The lists of arguments, results and errors are left out, so that the code stands out.
+
     Raises:
         ValueError: For an object that has no source in a file.
     """
@@ -40,7 +46,8 @@ def _read(item: Any) -> str:
     # what was decorated: of a Triton kernel, the Python function
     item = inspect.unwrap(getattr(item, "fn", item))
     try:
-        source, file = inspect.getsource(item), Path(inspect.getsourcefile(item) or "")
+        source = REFERENCE.sub("", inspect.getsource(item))
+        file = Path(inspect.getsourcefile(item) or "")
     except (TypeError, OSError):
         raise ValueError(
             f"{item!r} has no source to show: give a class, a function or a method"

@@ -372,9 +372,10 @@ def test_a_counterexample_is_python_that_a_reader_can_run():
 
 def test_show_source_is_the_source_under_its_file():
     shown = show_source(BlockTable.append, BlockPool.share)
-    assert repr(shown).startswith("# pagedlab/blocks.py: BlockTable.append\ndef append(self, n: int = 1)")
-    assert "\n\n# pagedlab/blocks.py: BlockPool.share\ndef share" in repr(shown)
-    assert repr(shown)[40:] in shown._repr_markdown_()  # from the second line on
+    assert "Returns:" not in shown.text
+    assert shown.text.startswith("# pagedlab/blocks.py: BlockTable.append\ndef append(self, n: int = 1)")
+    assert "\n\n# pagedlab/blocks.py: BlockPool.share\ndef share" in shown.text
+    assert shown.text[40:] in shown._repr_markdown_()  # from the second line on
     with pytest.raises(ValueError, match="no source"):
         show_source(3)
 
