@@ -1,12 +1,12 @@
 """What prompt lookup saves in steps and seconds, on prompts whose answer copies and on one whose does not.
 
-python benchmarks/speculative.py [--model FOLDER] [--tokens 64] [--json FILE]
+python benchmarks/speculative.py [--model FOLDER] [--tokens 64] [--users 1] [--json FILE]
 
-Greedy, one sequence at a time, without a prefix cache. Each k has a `pagedlab_fast.LLM` as a user would make it, so on
-a GPU all of them run as CUDA graphs, also the one without drafts. Each answer is generated --repeat times, and the
-least of the seconds counts. The answers must be equal in float32; with --dtype bfloat16 they may differ where two
-logits tie ("same tokens" in the result). Steps and acceptance depend on the model and the prompt alone, seconds on the
-machine.
+Greedy, one prompt at a time, which --users users send at once, without a prefix cache. Each k has a
+`pagedlab_fast.LLM` as a user would make it, so on a GPU all of them run as CUDA graphs, also the one without drafts.
+Each answer is generated --repeat times, and the least of the seconds counts. The answers must be equal in float32; with
+--dtype bfloat16 they may differ where two logits tie ("same tokens" in the result). Steps and acceptance depend on the
+model and the prompt alone, seconds on the machine.
 """
 
 from __future__ import annotations
@@ -37,30 +37,33 @@ PROMPTS = {
 }
 
 
-def generate(llm: LLM, question: str, tokens: int, repeat: int) -> tuple[dict[str, Any], Output]:
-    """The figures of a greedy answer, in the least of `repeat` times, and the answer."""
-    chat = [[{"role": "user", "content": question}]]
+def generate(llm: LLM, question: str, users: int, tokens: int, repeat: int) -> tuple[dict[str, Any], Output]:
+    """The figures of greedy answers to all users, in the least of `repeat` times, and one of the answers."""
+    chats = [[{"role": "user", "content": question}]] * users
     params = SamplingParams(max_tokens=tokens)
     if repeat > 1:  # graphs are captured when a step's shape occurs a second time
         for _ in range(2):
-            llm.generate(chat, params)
+            llm.generate(chats, params)
     seconds = []
     for _ in range(repeat):
         began = time.perf_counter()
-        (answer,) = llm.generate(chat, params)
+        answer, *_ = llm.generate(chats, params)
         seconds.append(time.perf_counter() - began)
-    output = answer.outputs[0]
-    figures = {"tokens": len(output.token_ids), "steps": llm.stats.steps, "seconds": round(min(seconds), 4)}
-    if llm.stats.drafts:
-        figures["drafted"] = llm.stats.drafted_tokens
-        figures["accepted"] = llm.stats.accepted_tokens
-        figures["acceptance length"] = round(llm.stats.acceptance_length, 2)
+    output, stats = answer.outputs[0], llm.stats
+    figures = {
+        "tokens": len(output.token_ids),
+        "steps": stats.steps,
+        "seconds": round(min(seconds), 4),
+        "drafted": stats.drafted_tokens,
+        "accepted": stats.accepted_tokens,
+    }
     return figures, output
 
 
 def main() -> None:
     parser = command_line(__doc__, model=str(TINY_MODEL), device="cpu", dtype="float32")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--users", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
     args = parser.parse_args()
     model = load_model(args.model, args.device, args.dtype, verbose=False)
@@ -75,10 +78,10 @@ def main() -> None:
     plain: dict[str, Output] = {}
     for k in (0, 1, 2, 4, 8):
         drafter = PromptLookup(k) if k else None
-        llm = LLM(model, num_blocks=128, prefix_caching=False, drafter=drafter, verbose=False)
+        llm = LLM(model, num_blocks=128 * args.users, prefix_caching=False, drafter=drafter, verbose=False)
         llm.generate("Hello.", SamplingParams(max_tokens=4))  # the first forward pass of a process is slower
         for prompt, text in PROMPTS.items():
-            row, output = generate(llm, text, args.tokens, args.repeat)
+            row, output = generate(llm, text, args.users, args.tokens, args.repeat)
             if k == 0:
                 plain[prompt] = output
                 found[prompt] = {"lookup": {}, "text": output.text, "plain": row}
