@@ -30,7 +30,7 @@ STEP_BACK = '[data-name="step"]', ["Home"]
 MOVES = {
     "01_fragmentation": ('[data-name="blocks_on_demand"]', ["Space"], "No memory for user 12", "12 of 12 users fit"),
     "02_block_pool": ('[data-name="text"]', ["End", "x"], "pieces", "orderx"),
-    "03_copy_on_write": ('[data-name="forget_to_copy"]', ["Space"], "a word of the other story", "took a copy"),
+    "03_copy_on_write": ('[data-name="forget_to_copy"]', ["Space"], "from the other story", "took a copy"),
     "04_sampling_and_beams": (*STEP_BACK, "Step 6 of 12:", "Step 1 of 12:"),
     "05_prefix_caching": ('[data-name="second"]', ["End", *" Or not."], "kind", "Or"),
     "06_online_softmax": ('[data-name="late_score"]', ["End"], "score", "1,000"),

@@ -27,7 +27,7 @@ STORY_COLORS = (*SEQUENCE_COLORS, NEUTRAL, "#8C5A2B")
 LEGEND = [
     (Word("word", "rejected"), "overwritten in memory"),
     (Word("word", "not stored"), "what memory holds now"),
-    (Word("word", "marked"), "underlined: a word of the other story, not of the right one"),
+    (Word("word", "marked"), "underlined: from the other story"),
 ]
 
 
